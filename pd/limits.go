@@ -1,0 +1,52 @@
+package pd
+
+import "time"
+
+// Bounds of the whole system. Each has its reason; a literal number in logic
+// elsewhere is a mistake.
+const (
+	// MaxRanks bounds a node: 16 in the reference layout, with room.
+	MaxRanks = 256
+	// MaxPromptTokens and MaxModelTokens are the reference launch: a
+	// 524,288-token prompt and 131,072 generated tokens.
+	MaxPromptTokens = 524288
+	MaxModelTokens  = 655360
+	// MaxTablePages bounds one page table on the wire: the largest group has
+	// 128-token pages, rings are shorter (pd-domain §5.5: at most 4101).
+	MaxTablePages = 16384
+	// MaxControlBytes bounds one control message in either direction
+	// (pd-domain §4.1).
+	MaxControlBytes = 16 << 20
+	// MaxHTTPBodyBytes is the default bound of an OpenAI body: 524,288 token
+	// ids in JSON text need about 3.5 MB (pd-domain §12.3, 27).
+	MaxHTTPBodyBytes = 32 << 20
+	// MaxTombstones bounds how many ended handoffs a node remembers; eviction
+	// is harmless because decode allocates only while a POST is open.
+	MaxTombstones = 1024
+	// MaxStopStrings and MaxStopBytes bound the stop list of one request, as
+	// OpenAI does (4), with room for engines that allow more.
+	MaxStopStrings = 16
+	MaxStopBytes   = 1024
+	// MaxSegmentTasks is how many tasks one native batch may hold and
+	// MaxOutstandingTasks how many may be unsettled per peer (decisions.md
+	// "Memory and native libraries").
+	MaxSegmentTasks     = 256
+	MaxOutstandingTasks = 1024
+	// MaxReceivingShare: receiving leases hold at most one part in this many of
+	// decode's pages, so that prompts in a prefill queue cannot fill the pool.
+	MaxReceivingShare = 2
+	// FillerPages are scratch pages at the end of every layer of an arena.
+	FillerPages = 64
+)
+
+// Times. A time ends waiting, never ownership of memory.
+const (
+	// PeerAskInterval is how often decode asks prefill's status while it waits.
+	PeerAskInterval = 5 * time.Second
+	// FactAskFirst and FactAskMost bound how often an unresolved fact is asked for.
+	FactAskFirst = 1 * time.Second
+	FactAskMost  = 30 * time.Second
+	// LoopPause: a pause of a node's loop longer than this moves every deadline
+	// by the pause, because the judge itself was asleep.
+	LoopPause = 1 * time.Second
+)
