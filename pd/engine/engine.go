@@ -61,8 +61,21 @@ type Usage struct {
 
 // Request is one generation.
 type Request struct {
-	ID           pd.RequestID
+	ID pd.RequestID
+	// Continuation is what to do. On a decode node PromptTokens is empty: decode
+	// takes the prompt and the limits from prefill, and only Stream is compared.
 	Continuation pd.Continuation
+	// Fence is the route that a PD router chose; nil without a role.
+	Fence *pd.Fence
+}
+
+// Generator runs requests: the combined engine, or one side of a pair.
+type Generator interface {
+	// Generate returns once it is decided that the request runs: admitted
+	// (combined), reserved on both nodes (decode), prefilled, handed over and
+	// retired (prefill, whose stream then yields one Output without tokens). A
+	// done context before that cancels the request; after that Stream.Close does.
+	Generate(ctx context.Context, r Request) (Stream, error)
 }
 
 // Stream is one generation in progress.
