@@ -1,0 +1,70 @@
+package lease
+
+import "github.com/hw-native-sys/pypto-pd/pd"
+
+// Tables are one owner's page tables by group.
+type Tables = map[pd.GroupName]pd.PageTable
+
+// Demand asks for the memory of one request.
+type Demand struct {
+	Owner pd.HandoffID
+	// Tokens is how many positions the tables must hold at once.
+	Tokens int
+	// Receiving marks memory that peers will write: it may take at most its
+	// share of the pool (pd.MaxReceivingShare).
+	Receiving bool
+}
+
+// Grant is the memory of one owner. The caller may keep the tables; they are
+// copies.
+type Grant struct {
+	Partition pd.Partition
+	Tables    Tables
+	// HitTokens is how much of the prompt the pages already hold.
+	HitTokens int
+	// Slot and Generation are the bootstrap slot and this use of it.
+	Slot       int
+	Generation pd.Generation
+}
+
+// PinKey names one pin.
+type PinKey struct {
+	Owner pd.HandoffID
+	Chunk pd.ChunkID
+}
+
+// Snapshot is what was pinned. The tables are copies and never change.
+type Snapshot struct {
+	Tables Tables
+	Slot   int
+}
+
+// Usage counts the pages of one group in all partitions.
+type Usage struct {
+	Free, Held, Quarantined, Total int
+}
+
+// Allocator hands out pages. In our own nodes it is pd/pages; in a foreign
+// host it is the host's cache manager. Calls change either everything they say
+// or nothing.
+type Allocator interface {
+	// Open gives an owner tables and a bootstrap slot. It fails with
+	// CodeCapacityExhausted or CodeBootstrapExhausted.
+	Open(d Demand) (Grant, error)
+	// Received ends the Receiving share of an owner.
+	Received(owner pd.HandoffID)
+	// Close takes an owner's tables and slot back. Pages that are pinned stay
+	// held until Unpin.
+	Close(owner pd.HandoffID)
+	// Quarantine keeps an owner's pages and slot out of use until Close, and
+	// says how many pages that are.
+	Quarantine(owner pd.HandoffID) (pages int)
+	// Pin holds every page and the slot of an owner's tables as they are now.
+	Pin(key PinKey) (Snapshot, error)
+	// Unpin drops a pin; an unknown key is a broken invariant.
+	Unpin(key PinKey)
+	// Usage reports every group.
+	Usage() map[pd.GroupName]Usage
+	// Check reports a broken invariant.
+	Check() error
+}
