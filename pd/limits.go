@@ -17,6 +17,9 @@ const (
 	// MaxControlBytes bounds one control message in either direction
 	// (pd-domain §4.1).
 	MaxControlBytes = 16 << 20
+	// MaxJSONDepth bounds the nesting of every JSON text that is read strictly;
+	// the deepest message has 7 levels, and recursion must end before the stack.
+	MaxJSONDepth = 32
 	// MaxHTTPBodyBytes is the default bound of an OpenAI body: 524,288 token
 	// ids in JSON text need about 3.5 MB (pd-domain §12.3, 27).
 	MaxHTTPBodyBytes = 32 << 20
