@@ -131,8 +131,6 @@ type Events interface {
 	DecodeStopped(h pd.HandoffID, last Output)
 	// DecodeOutput carries tokens as they come, without Finish.
 	DecodeOutput(h pd.HandoffID, o Output)
-	// BootstrapConsumed: the drafter has read the bootstrap slot.
-	BootstrapConsumed(h pd.HandoffID)
 }
 
 // PD is the engine as a prefill or decode node drives it. Methods only queue
