@@ -1,0 +1,105 @@
+package edge
+
+import (
+	"errors"
+	"strconv"
+	"sync"
+)
+
+var errAnswered = errors.New("the call was answered before")
+
+const (
+	// chunkRoom is left in front of a chunk's bytes for its size line.
+	chunkRoom = 10
+	// streamBuffer is when Write sends without being asked to.
+	streamBuffer = 32 << 10
+	lastChunk    = "0\r\n\r\n"
+)
+
+var streamBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
+
+// StreamWriter writes the body of a streamed answer. It belongs to the function
+// that Call.Stream runs.
+type StreamWriter struct {
+	call    *Call
+	chunked bool
+	pooled  *[]byte
+	buf     []byte // chunkRoom bytes, then what Flush sends
+	err     error
+}
+
+func newStreamWriter(c *Call, chunked bool) *StreamWriter {
+	w := &StreamWriter{call: c, chunked: chunked, pooled: streamBuffers.Get().(*[]byte)}
+	w.buf = append((*w.pooled)[:0], make([]byte, chunkRoom)...)
+	return w
+}
+
+func (w *StreamWriter) release() {
+	*w.pooled = w.buf
+	streamBuffers.Put(w.pooled)
+	w.buf = nil
+}
+
+// Write collects bytes for the next Flush; a large collection is sent by itself.
+func (w *StreamWriter) Write(p []byte) (int, error) {
+	written := 0
+	for len(p) > 0 {
+		if w.err != nil {
+			return written, w.err
+		}
+		n := min(len(p), streamBuffer+chunkRoom-len(w.buf))
+		w.buf = append(w.buf, p[:n]...)
+		p = p[n:]
+		written += n
+		if len(w.buf) >= streamBuffer+chunkRoom {
+			w.Flush()
+		}
+	}
+	return written, w.err
+}
+
+// WriteString is Write for a string.
+func (w *StreamWriter) WriteString(s string) (int, error) { return w.Write(bytesOf(s)) }
+
+// Flush sends what was collected, as one chunk and one system call. After a
+// failed write the stream takes no more.
+func (w *StreamWriter) Flush() error {
+	n := len(w.buf) - chunkRoom
+	if w.err != nil || n == 0 {
+		return w.err
+	}
+	w.send(n, false)
+	return w.err
+}
+
+func (w *StreamWriter) send(n int, last bool) {
+	out := w.buf[chunkRoom:]
+	if w.chunked {
+		// The size line goes right in front of the bytes.
+		var size [chunkRoom]byte
+		line := append(strconv.AppendInt(size[:0], int64(n), 16), "\r\n"...)
+		start := chunkRoom - len(line)
+		copy(w.buf[start:], line)
+		w.buf = append(w.buf, "\r\n"...)
+		if last {
+			w.buf = append(w.buf, lastChunk...)
+		}
+		out = w.buf[start:]
+	}
+	if w.err = w.call.conn.write(out); w.err == nil {
+		w.call.sent += int64(n)
+	}
+	w.buf = w.buf[:chunkRoom]
+}
+
+func (w *StreamWriter) finish() error {
+	n := len(w.buf) - chunkRoom
+	switch {
+	case w.err != nil:
+	case n > 0:
+		w.send(n, true)
+	case w.chunked:
+		w.err = w.call.conn.write([]byte(lastChunk))
+	}
+	return w.err
+}
