@@ -23,6 +23,14 @@ const (
 	// MaxHTTPBodyBytes is the default bound of an OpenAI body: 524,288 token
 	// ids in JSON text need about 3.5 MB (pd-domain §12.3, 27).
 	MaxHTTPBodyBytes = 32 << 20
+	// MaxConfigBytes bounds pd.json: MaxNodes entries of both roles with the
+	// longest names fit.
+	MaxConfigBytes = 1 << 20
+	// MaxNodes bounds the entries of one role in pd.json.
+	MaxNodes = 256
+	// MaxCapacity bounds the requests of one node: 16 decode slots on each of
+	// MaxRanks ranks.
+	MaxCapacity = 4096
 	// MaxTombstones bounds how many ended handoffs a node remembers; eviction
 	// is harmless because decode allocates only while a POST is open.
 	MaxTombstones = 1024
@@ -52,4 +60,8 @@ const (
 	// LoopPause: a pause of a node's loop longer than this moves every deadline
 	// by the pause, because the judge itself was asleep.
 	LoopPause = 1 * time.Second
+	// MinTimeout and MaxTimeout bound the timeouts of pd.json: less is no
+	// waiting at all, more is a typing error.
+	MinTimeout = 1 * time.Millisecond
+	MaxTimeout = 365 * 24 * time.Hour
 )

@@ -34,7 +34,7 @@ func Decode(data []byte, v any, l Limits) error {
 		l.Bytes = pd.MaxControlBytes
 	}
 	if len(data) > l.Bytes {
-		return &Error{Text: fmt.Sprintf("the text has %d bytes, the limit is %d", len(data), l.Bytes)}
+		return &Error{Text: fmt.Sprintf("the text has %d bytes, the limit is %d", len(data), l.Bytes), Final: true}
 	}
 	s := shapeOf(target.Type().Elem())
 	w := walker{data: data, limits: l}
@@ -52,8 +52,12 @@ func Decode(data []byte, v any, l Limits) error {
 	// The walk found the text well formed and of the right kinds, so a custom
 	// type refused its value. Ask each of them, to say which and why.
 	w = walker{data: data, limits: l, explain: true}
-	if err := w.run(s); err != nil {
-		return err
+	err := w.run(s)
+	if err == nil {
+		err = &Error{Text: "a value does not fit its field"}
 	}
-	return &Error{Text: "a value does not fit its field"}
+	for _, e := range Defects(err) {
+		e.Final = true
+	}
+	return err
 }

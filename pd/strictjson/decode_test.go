@@ -135,7 +135,7 @@ func TestSeveralDefectsAtOnce(t *testing.T) {
 	var v tree
 	err := Decode([]byte(text), &v, Limits{Defects: 16})
 	require.EqualError(t, err, `leaves[0].name (line 2, column 19): want a string, found a number
-leaves[0].prot (line 2, column 21): the name is unknown here
+leaves[0].prot (line 2, column 21): the name is unknown here; did you mean port?
 leaves[0].port (line 2, column 11): is missing
 timeout (line 3, column 33): want a number, found a string`)
 	assert.Len(t, Defects(err), 4)

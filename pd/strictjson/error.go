@@ -5,6 +5,9 @@ import (
 	"strings"
 )
 
+// UnknownName is how the text of a defect begins when a name is not a field.
+const UnknownName = "the name is unknown here"
+
 // Error is one defect of a JSON text: what is wrong and where.
 type Error struct {
 	// Path is the field path, such as runtime.prefill[0].port; "" is the whole
@@ -16,6 +19,8 @@ type Error struct {
 	// Text says what is wrong, in words for people. It quotes at most a short
 	// piece of the input.
 	Text string
+	// Final: nothing behind this place was looked at, and nothing was filled.
+	Final bool
 }
 
 // Error prints "path (line 3, column 14): text".

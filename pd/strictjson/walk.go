@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"io"
 	"reflect"
-	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -44,7 +44,7 @@ var errStop = errors.New("stop")
 func (w *walker) run(s *shape) error {
 	w.in = jsontext.NewDecoder(bytes.NewBuffer(w.data))
 	if len(bytes.TrimLeft(w.data, " \t\r\n")) == 0 {
-		w.stopped = &Error{Text: "the text is empty, want a JSON value"}
+		w.stopped = &Error{Text: "the text is empty, want a JSON value", Final: true}
 		return w.stopped
 	}
 	if w.value(s) == nil {
@@ -152,7 +152,7 @@ func (w *walker) object(s *shape) error {
 			}
 			w.path = append(w.path, named(unquote(raw)))
 			if !w.limits.AllowUnknown {
-				if err := w.defect(end-len(raw), "the name is unknown here"+s.nearest(raw)); err != nil {
+				if err := w.defect(end-len(raw), UnknownName+s.nearest(raw)); err != nil {
 					return err
 				}
 			}
@@ -359,6 +359,7 @@ func (w *walker) defect(at int, text string) error {
 
 func (w *walker) stop(at int, text string) error {
 	w.stopped = w.at(at, text)
+	w.stopped.Final = true
 	return errStop
 }
 
@@ -406,14 +407,47 @@ func (w *walker) closes(offset int) bool {
 	return len(rest) > 0 && (rest[0] == '}' || rest[0] == ']')
 }
 
-// nearest suggests the one field whose name differs in case only.
+// nearest suggests the field that was probably meant.
 func (s *shape) nearest(raw []byte) string {
 	name := unquote(raw)
-	i := slices.IndexFunc(s.fields, func(f field) bool { return bytes.EqualFold([]byte(f.name), []byte(name)) })
-	if i < 0 {
+	if len(name) > quoteBytes {
 		return ""
 	}
-	return "; did you mean " + s.fields[i].name + "?"
+	best, distance := "", 3 // two typing errors
+	for _, f := range s.fields {
+		if strings.EqualFold(f.name, name) {
+			best = f.name
+			break
+		}
+		if d := edits(f.name, name); d < distance && d < len(name) {
+			best, distance = f.name, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return "; did you mean " + best + "?"
+}
+
+// edits is the Levenshtein distance of two short names.
+func edits(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
 }
 
 func unquote(raw []byte) string {
