@@ -16,6 +16,7 @@
 //	Constructing  Authorize    Constructing  the chunk is the next one
 //	Constructing  Settle       Constructing  the fact is Done or Failed
 //	Constructing  Settle       Quarantined   the fact is Uncertain
+//	Constructing  Stopped      Constructing  prefill's definite stop fact
 //	Constructing  Commit       Ready         the final chunk and all before it are Done
 //	Constructing  Release      Released      no authorized chunk is unsettled
 //	Constructing  Quarantine   Quarantined

@@ -248,6 +248,22 @@ func (l *Ledger) Quarantine(h pd.HandoffID) error {
 	return nil
 }
 
+// Stopped takes in the sender's definite word that nothing more is or will be
+// written: authorized units without a fact were never posted or did not happen.
+func (l *Ledger) Stopped(h pd.HandoffID) error {
+	r, err := l.find(h, "stop", Constructing)
+	if err != nil {
+		return err
+	}
+	for k, s := range r.units {
+		if s == 0 {
+			r.units[k], r.failed = pd.Failed, true
+		}
+	}
+	r.unsettled = 0
+	return nil
+}
+
 // Resolve ends a quarantine: the caller has proof that no write can land any
 // more (docs/protocol.md lists the proofs).
 func (l *Ledger) Resolve(h pd.HandoffID) error {

@@ -40,6 +40,7 @@ var events = map[string]func(*lease.Ledger, string) error{
 		}
 		return l.Settle("h", settle(pd.Done))
 	},
+	"Stopped":    func(l *lease.Ledger, _ string) error { return l.Stopped("h") },
 	"Commit":     func(l *lease.Ledger, _ string) error { return l.Commit("h") },
 	"Adopt":      func(l *lease.Ledger, _ string) error { return l.Adopt("h") },
 	"Release":    func(l *lease.Ledger, _ string) error { return l.Release("h") },
@@ -93,7 +94,7 @@ func TestTableIsTheBehaviour(t *testing.T) {
 	doc, err := os.ReadFile("doc.go")
 	require.NoError(t, err)
 	rows := regexp.MustCompile(`(?m)^//\t(-|[A-Z]\w+)\s+([A-Z]\w+)\s+(-|[A-Z]\w+)(?:\s|$)`).FindAllStringSubmatch(string(doc), -1)
-	require.Len(t, rows, 15)
+	require.Len(t, rows, 16)
 	listed := map[string]bool{}
 	for _, r := range rows {
 		listed[r[1]+" "+r[2]] = true
@@ -126,6 +127,13 @@ func TestReleaseIsRefusedWhileAWriterMayLive(t *testing.T) {
 	require.NoError(t, l.Release("h"))
 	require.NoError(t, l.Free("h"))
 	require.NoError(t, l.Check())
+}
+
+func TestStopFactEndsTheWriters(t *testing.T) {
+	l := bring(t, "Constructing", "Settle")
+	require.NoError(t, l.Stopped("h"))
+	require.ErrorIs(t, l.Commit("h"), pd.CodeTransferFailed, "an aborted handoff is never committed")
+	require.NoError(t, l.Release("h"))
 }
 
 func TestUncertainIsAbsorbing(t *testing.T) {

@@ -1,0 +1,524 @@
+package node
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/hw-native-sys/pypto-pd/adapter"
+	"github.com/hw-native-sys/pypto-pd/pd"
+	"github.com/hw-native-sys/pypto-pd/pd/handoff"
+	"github.com/hw-native-sys/pypto-pd/pd/lease"
+	"github.com/hw-native-sys/pypto-pd/pd/wire"
+)
+
+// decode is the decode side of one handoff.
+type decode struct {
+	// constant
+	fence pd.Fence
+
+	machine *handoff.Decode
+	post    PostID
+	stream  bool
+	// reserve and call are prefill's reservation and the call that waits for it.
+	reserve *wire.Reserve
+	call    CallID
+	grant   lease.Grant
+	pages   int
+
+	// what the acknowledged chunks fixed
+	hashes          []string
+	end             int
+	final           *pd.Manifest
+	sourcePartition pd.Partition
+	sourceHit       int
+
+	// deadline ends the present wait; askAt is when prefill is asked next, ask
+	// the pause after that.
+	deadline time.Duration
+	askAt    time.Duration
+	ask      time.Duration
+	asking   bool
+	// told: prefill stated its fact or knows that decode is through.
+	told    bool
+	askers  []CallID
+	started bool // the engine has the request
+}
+
+// holdsSlot says whether a handoff counts against capacity. A quarantined lease
+// counts apart.
+func (d *decode) holdsSlot() bool {
+	return d.machine.State() != handoff.DecodeQuarantined && (d.post != 0 || d.machine.State() != handoff.Waiting)
+}
+
+func (n *Node) decodePosted(e DecodePosted) {
+	h := e.Fence.Handoff
+	d := n.decodes[h]
+	err := n.admit(e.Fence)
+	if err == nil && d != nil {
+		switch {
+		case d.post != 0 || d.machine.State() != handoff.Waiting:
+			err = n.fail(h, "admit", pd.CodeDuplicateHandoff, "this handoff was posted before")
+		case d.fence != e.Fence:
+			err = n.fail(h, "admit", pd.CodeIdentity, "prefill reserved with another %s", d.fence.Diff(e.Fence))
+		}
+	}
+	if err != nil {
+		n.emit(EndPost{Post: e.Post, Handoff: h, Err: err})
+		return
+	}
+	if d == nil {
+		d = n.newDecode(e.Fence)
+	}
+	d.post, d.stream = e.Post, e.Stream
+	n.posts[e.Post] = h
+	n.decodeEvent(d, handoff.Event{Kind: handoff.PostOpened})
+}
+
+func (n *Node) newDecode(f pd.Fence) *decode {
+	d := &decode{fence: f, machine: handoff.NewDecode(), deadline: n.now + n.cfg.HandoffTimeout}
+	n.decodes[f.Handoff] = d
+	n.emit(Record{Event: "HANDOFF_CREATED", Fence: f})
+	return d
+}
+
+// decodeEvent steps the machine and carries its orders out.
+func (n *Node) decodeEvent(d *decode, e handoff.Event) {
+	effects, err := d.machine.Step(e)
+	if err != nil {
+		n.emit(Record{Event: "EVENT_REFUSED", Fence: d.fence, Code: pd.CodeOf(err), Detail: err.Error()})
+		return
+	}
+	for _, eff := range effects {
+		n.decodeEffect(d, eff)
+	}
+	if d.machine.State().Terminal() && n.decodes[d.fence.Handoff] == d {
+		n.endDecode(d)
+	}
+}
+
+func (n *Node) decodeEffect(d *decode, eff handoff.Effect) {
+	h := d.fence.Handoff
+	switch eff.Kind {
+	case handoff.Reserve:
+		n.reserveLease(d)
+	case handoff.AnswerReserve:
+		n.answerReserve(d, eff.Err)
+	case handoff.AcceptPost:
+		d.deadline = n.now + n.cfg.RequestTimeout
+		n.askLater(d, pd.PeerAskInterval)
+		n.emit(Record{Event: "HANDOFF_RESERVED", Fence: d.fence})
+		n.emit(AcceptPost{Post: d.post})
+	case handoff.Adopt:
+		if err := n.ledger.Adopt(h); err != nil {
+			panic("invariant I-04: " + err.Error())
+		}
+		d.askAt, d.told, d.started = 0, true, true
+		n.emit(Record{Event: "DECODE_ADMITTED", Fence: d.fence})
+		n.emit(Adopt{
+			Handoff: h, Request: d.fence.Request, Continuation: &d.reserve.Continuation, FirstToken: *d.final.FirstToken,
+			Partition: d.grant.Partition, HitTokens: d.grant.HitTokens, CachedTokens: d.sourceHit, BootstrapSlot: d.grant.Slot,
+		})
+	case handoff.StopDecode:
+		n.emit(StopDecode{Handoff: h})
+	case handoff.Release:
+		n.releaseLease(d)
+	case handoff.AbortPeer:
+		d.deadline = n.now + n.cfg.HandoffTimeout
+		if !d.told {
+			n.askFact(d)
+		}
+	case handoff.Gate:
+		n.gate(h, reasonText(eff.Err))
+		n.emit(Record{Event: "RECOVERY_REQUIRED", Fence: d.fence, Code: pd.CodeUncertain, Detail: reasonText(eff.Err)})
+		n.answerAskers(d)
+	case handoff.EndPost:
+		n.endPost(&d.post, h, eff.Err)
+	default:
+		panic(fmt.Sprintf("node: decode effect %v", eff.Kind))
+	}
+}
+
+// reserveLease asks the ledger for memory; the POST is open here by the
+// machine's Invariant I-08.
+func (n *Node) reserveLease(d *decode) {
+	c := &d.reserve.Continuation
+	if c.Stream != d.stream {
+		n.decodeEvent(d, handoff.Event{Kind: handoff.Refused, Err: n.fail(d.fence.Handoff, "reserve", pd.CodeInvalidRequest, "the two POSTs disagree on stream")})
+		return
+	}
+	g, err := n.ledger.Reserve(lease.Demand{Owner: d.fence.Handoff, Tokens: len(c.PromptTokens), Receiving: true})
+	if err != nil {
+		n.decodeEvent(d, handoff.Event{Kind: handoff.Refused, Err: err})
+		return
+	}
+	d.grant = g
+	l, _ := n.ledger.Lease(d.fence.Handoff)
+	d.pages = l.Pages
+	n.decodeEvent(d, handoff.Event{Kind: handoff.Granted})
+}
+
+func (n *Node) answerReserve(d *decode, err error) {
+	if d.call == 0 {
+		return
+	}
+	call := d.call
+	d.call = 0
+	if err != nil {
+		n.emit(Answer{Call: call, Err: err})
+		return
+	}
+	r := wire.Reserved{
+		Reservation: pd.ReservationID("pd-" + string(d.fence.Handoff)), Partition: d.grant.Partition,
+		Tables: map[pd.GroupName][]pd.PageRun{}, HitTokens: d.grant.HitTokens,
+		BootstrapSlot: d.grant.Slot, Generation: d.grant.Generation,
+	}
+	for g, t := range d.grant.Tables {
+		r.Tables[g] = t.Runs()
+	}
+	n.emit(Answer{Call: call, Message: r})
+}
+
+// releaseLease ends the lease; the memory follows as the step's last effect.
+func (n *Node) releaseLease(d *decode) {
+	h := d.fence.Handoff
+	l, ok := n.ledger.Lease(h)
+	if !ok {
+		return
+	}
+	var err error
+	if l.State == lease.Quarantined {
+		err = n.ledger.Resolve(h)
+	} else {
+		err = n.ledger.Release(h)
+	}
+	if err != nil {
+		panic("invariant I-02: " + err.Error())
+	}
+	delete(n.gates, h)
+	n.emit(FreeLease{Handoff: h})
+}
+
+// reserveCalled takes prefill's reservation in.
+func (n *Node) reserveCalled(call CallID, r wire.Reserve) {
+	h := r.Fence.Handoff
+	d := n.decodes[h]
+	refuse := func(code pd.Code, format string, args ...any) {
+		err := n.fail(h, "reserve", code, format, args...)
+		n.emit(Answer{Call: call, Err: err}, Record{Event: "CONTROL_MESSAGE_REJECTED", Fence: r.Fence, Code: code, Detail: err.Error()})
+	}
+	if err := n.fenceError(r.Fence); err != nil {
+		n.emit(Answer{Call: call, Err: err})
+		return
+	}
+	tomb := n.tombstones[h]
+	switch {
+	case tomb != nil:
+		refuse(pd.CodeHandoffTerminal, "the handoff is %s: %s", tomb.status.State, tomb.status.Why)
+	case d == nil && n.draining:
+		refuse(pd.CodeDraining, "the node is shutting down")
+	case len(n.gates) > 0 && (d == nil || d.reserve == nil):
+		refuse(pd.CodeNodeGated, "%s", n.gateReason())
+	case n.sessions[r.Fence.Prefill] == nil:
+		refuse(pd.CodeStaleBoot, "no session with %s", r.Fence.Prefill)
+	case r.ContractDigest != n.cfg.ContractDigest:
+		refuse(pd.CodeContractMismatch, "contract digest differs from this node's")
+	case len(r.Continuation.PromptTokens) != r.PromptTokenCount || r.PromptTokenCount < 1:
+		refuse(pd.CodeInvalidLength, "%d prompt tokens are announced, %d were sent", r.PromptTokenCount, len(r.Continuation.PromptTokens))
+	case r.Continuation.MaxNewTokens < 1 || r.PromptTokenCount+r.Continuation.MaxNewTokens > n.cfg.MaxModelTokens:
+		refuse(pd.CodeInvalidLength, "%d prompt tokens and %d new ones, the model holds %d", r.PromptTokenCount, r.Continuation.MaxNewTokens, n.cfg.MaxModelTokens)
+	case d != nil && d.fence != r.Fence:
+		refuse(pd.CodeIdentity, "%s differs from the POST's", d.fence.Diff(r.Fence))
+	case d != nil && d.reserve != nil && d.reserve.PreparedDigest != r.PreparedDigest:
+		refuse(pd.CodeReplayMismatch, "the handoff was reserved with other content")
+	case d != nil && d.reserve != nil && d.machine.State() == handoff.Waiting:
+		n.answerReserve(d, n.fail(h, "reserve", pd.CodeConflict, "the same reservation was sent again"))
+		d.call = call
+	case d != nil && d.reserve != nil:
+		d.call = call
+		n.answerReserve(d, nil)
+	case d == nil && len(n.decodes) >= 2*n.cfg.Capacity:
+		refuse(pd.CodeBusy, "%d handoffs wait, the limit is %d", len(n.decodes), 2*n.cfg.Capacity)
+	default:
+		if d == nil {
+			d = n.newDecode(r.Fence)
+		}
+		d.reserve, d.call = &r, call
+		n.decodeEvent(d, handoff.Event{Kind: handoff.ReserveCalled})
+	}
+}
+
+// live finds a handoff that a message of prefill may change; else it answers
+// the terminal fact.
+func (n *Node) live(call CallID, op string, f pd.Fence) *decode {
+	if err := n.fenceError(f); err != nil {
+		n.emit(Answer{Call: call, Err: err})
+		return nil
+	}
+	d := n.decodes[f.Handoff]
+	if d == nil {
+		if t := n.tombstones[f.Handoff]; t != nil {
+			n.emit(Answer{Call: call, Err: n.fail(f.Handoff, op, pd.CodeHandoffTerminal, "the handoff is %s: %s", t.status.State, t.status.Why)})
+		} else {
+			n.emit(Answer{Call: call, Err: n.fail(f.Handoff, op, pd.CodeUnknownKey, "no such handoff here")})
+		}
+		return nil
+	}
+	if field := d.fence.Diff(f); field != "" {
+		n.emit(Answer{Call: call, Err: n.fail(f.Handoff, op, pd.CodeIdentity, "%s differs from the reservation's", field)})
+		return nil
+	}
+	return d
+}
+
+// chunkCalled checks an offered chunk against this node's own plan. The answer
+// is the only authority to write.
+func (n *Node) chunkCalled(call CallID, c wire.Chunk) {
+	m := &c.Manifest
+	d := n.live(call, "chunk", m.Fence)
+	if d == nil {
+		return
+	}
+	if err := n.chunkError(d, &c); err != nil {
+		n.emit(Answer{Call: call, Err: err}, Record{Event: "CONTROL_MESSAGE_REJECTED", Fence: d.fence, Chunk: m.Chunk, Code: pd.CodeOf(err), Detail: err.Error()})
+		return
+	}
+	if int(m.Chunk) == len(d.hashes) {
+		if err := n.ledger.Authorize(d.fence.Handoff, m.Chunk, m.Final, m.Units); err != nil {
+			n.emit(Answer{Call: call, Err: err})
+			return
+		}
+		d.hashes = append(d.hashes, c.ManifestHash)
+		d.end, d.sourcePartition, d.sourceHit = m.Span.End, m.SourcePartition, m.SourceHitTokens
+		if m.Final {
+			d.final = m
+		}
+		n.emit(n.chunkRecord("CHUNK_REGISTERED", d.fence, m))
+		n.decodeEvent(d, handoff.Event{Kind: handoff.Authorized})
+	}
+	n.emit(Answer{Call: call, Message: wire.ChunkAck{Chunk: m.Chunk}})
+}
+
+func (n *Node) chunkError(d *decode, c *wire.Chunk) error {
+	m, h := &c.Manifest, d.fence.Handoff
+	switch state := d.machine.State(); {
+	case state != handoff.Reserved && state != handoff.Transferring:
+		return n.fail(h, "chunk", pd.CodeHandoffTerminal, "the handoff is %v: %s", state, reasonText(d.machine.Reason()))
+	case int(m.Chunk) > len(d.hashes):
+		return n.fail(h, "chunk", pd.CodeOutOfOrder, "chunk %d, want %d", m.Chunk, len(d.hashes))
+	case int(m.Chunk) < len(d.hashes) && d.hashes[m.Chunk] == c.ManifestHash:
+		return nil // the same chunk again, still transferring
+	case int(m.Chunk) < len(d.hashes):
+		return n.fail(h, "chunk", pd.CodeConflict, "chunk %d was acknowledged with other content", m.Chunk)
+	case d.final != nil:
+		return n.fail(h, "chunk", pd.CodeConflict, "chunk %d after the final chunk", m.Chunk)
+	case m.Span.Start != d.end:
+		return n.fail(h, "chunk", pd.CodeInvalidPlan, "chunk %d starts at %d, the one before ended at %d", m.Chunk, m.Span.Start, d.end)
+	case m.Chunk > 0 && (m.SourcePartition != d.sourcePartition || m.SourceHitTokens != d.sourceHit):
+		return n.fail(h, "chunk", pd.CodeInvalidPlan, "source partition or prefix hit changed within the handoff")
+	}
+	hash, err := wire.ManifestHash(m)
+	if err != nil {
+		return err
+	}
+	if hash != c.ManifestHash {
+		return n.fail(h, "chunk", pd.CodeInvalidPlan, "the manifest hash does not match the physical write set")
+	}
+	peer := n.sessions[d.fence.Prefill]
+	if peer == nil {
+		return n.fail(h, "chunk", pd.CodeStaleBoot, "no session with %s", d.fence.Prefill)
+	}
+	return adapter.Verify(adapter.Input{
+		Contract: n.cfg.Contract, Fence: d.fence, PromptTokens: d.reserve.PromptTokenCount,
+		Source: peer.registry.Topology, SourcePeriods: peer.registry.RingPeriods,
+		Target: n.cfg.Registry.Topology, TargetPartition: d.grant.Partition, TargetTables: d.grant.Tables,
+		TargetPeriods: n.cfg.Registry.RingPeriods, TargetHit: d.grant.HitTokens,
+		TargetSlot: d.grant.Slot, TargetGeneration: d.grant.Generation,
+		MetadataHash: d.reserve.MetadataHash, PreparedDigest: d.reserve.PreparedDigest,
+	}, m)
+}
+
+// settle takes facts in. It reports the first that makes the lease uncertain.
+func (n *Node) settle(d *decode, results []pd.UnitResult) error {
+	var first error
+	for _, r := range results {
+		err := n.ledger.Settle(d.fence.Handoff, r)
+		if err == nil && r.Settlement == pd.Uncertain {
+			err = n.fail(d.fence.Handoff, "transfer", pd.CodeUncertain, "chunk %d, %s on rank %d is uncertain (%s)", r.Chunk, r.Component, r.Target, r.Detail)
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	if l, ok := n.ledger.Lease(d.fence.Handoff); ok && l.State == lease.Quarantined && d.machine.State() != handoff.DecodeQuarantined {
+		n.decodeEvent(d, handoff.Event{Kind: handoff.Uncertain, Err: first})
+	}
+	return first
+}
+
+// writersGone tells an aborting handoff that its last writer settled.
+func (n *Node) writersGone(d *decode) {
+	if l, ok := n.ledger.Lease(d.fence.Handoff); ok && l.Unsettled == 0 && d.machine.State() == handoff.DecodeAborting {
+		n.decodeEvent(d, handoff.Event{Kind: handoff.WritersGone})
+	}
+}
+
+func (n *Node) resultsCalled(call CallID, r wire.Results) {
+	d := n.live(call, "result", r.Fence)
+	if d == nil {
+		return
+	}
+	if err := n.settle(d, r.Results); err != nil && pd.CodeOf(err) != pd.CodeUncertain {
+		n.emit(Answer{Call: call, Err: err})
+		return
+	}
+	n.writersGone(d)
+	n.emit(Answer{Call: call, Message: wire.Ack{}})
+}
+
+func (n *Node) commitCalled(call CallID, c wire.Commit) {
+	h := c.Fence.Handoff
+	if t := n.tombstones[h]; t != nil && t.fence == c.Fence && t.status.Admitted && t.status.ManifestHash == c.ManifestHash {
+		n.emit(Answer{Call: call, Message: wire.Committed{Reservation: t.status.Reservation, ManifestHash: c.ManifestHash, Admitted: true}})
+		return
+	}
+	d := n.live(call, "commit", c.Fence)
+	if d == nil {
+		return
+	}
+	if d.final != nil && d.hashes[len(d.hashes)-1] == c.ManifestHash && d.started {
+		n.emit(Answer{Call: call, Message: wire.Committed{Reservation: reservation(d), ManifestHash: c.ManifestHash, Admitted: true}})
+		return
+	}
+	if err := n.commitError(d, &c); err != nil {
+		n.emit(Answer{Call: call, Err: err})
+		return
+	}
+	n.decodeEvent(d, handoff.Event{Kind: handoff.Committed})
+	n.emit(Answer{Call: call, Message: wire.Committed{Reservation: reservation(d), ManifestHash: c.ManifestHash, Admitted: true}})
+}
+
+func reservation(d *decode) pd.ReservationID {
+	if d.pages == 0 {
+		return ""
+	}
+	return pd.ReservationID("pd-" + string(d.fence.Handoff))
+}
+
+func (n *Node) commitError(d *decode, c *wire.Commit) error {
+	h := d.fence.Handoff
+	if state := d.machine.State(); state != handoff.Reserved && state != handoff.Transferring {
+		return n.fail(h, "commit", pd.CodeHandoffTerminal, "the handoff is %v: %s", state, reasonText(d.machine.Reason()))
+	}
+	if err := n.settle(d, c.Results); err != nil {
+		return err
+	}
+	switch {
+	case d.final == nil:
+		return n.fail(h, "commit", pd.CodeIncomplete, "the final chunk was not acknowledged")
+	case d.hashes[len(d.hashes)-1] != c.ManifestHash:
+		return n.fail(h, "commit", pd.CodeConflict, "the manifest hash is not the final chunk's")
+	case *d.final.FirstToken != c.FirstToken:
+		return n.fail(h, "commit", pd.CodeConflict, "the first token is not the final chunk's")
+	case d.reserve.MetadataHash != c.MetadataHash:
+		return n.fail(h, "commit", pd.CodeConflict, "the metadata hash is not the reservation's")
+	}
+	return n.ledger.Commit(h)
+}
+
+func (n *Node) decodeStopped(e DecodeStopped) {
+	if d := n.decodes[e.Handoff]; d != nil {
+		n.decodeEvent(d, handoff.Event{Kind: handoff.EngineStopped, Err: e.Err})
+	}
+}
+
+// stopDecode ends a handoff early; what that takes depends on its state.
+func (n *Node) stopDecode(d *decode, reason error) {
+	l, ok := n.ledger.Lease(d.fence.Handoff)
+	n.decodeEvent(d, handoff.Event{Kind: handoff.Stop, Err: reason, Writers: ok && l.Unsettled > 0})
+}
+
+// peerStopped takes prefill's stop fact in.
+func (n *Node) peerStopped(d *decode, fact pd.StopFact, why string) {
+	h := d.fence.Handoff
+	l, held := n.ledger.Lease(h)
+	switch {
+	case fact.Definite():
+		d.told, d.askAt = true, 0
+		if held && l.State == lease.Constructing {
+			if err := n.ledger.Stopped(h); err != nil {
+				panic("invariant I-02: " + err.Error())
+			}
+		}
+		if d.machine.State() == handoff.DecodeQuarantined {
+			n.decodeEvent(d, handoff.Event{Kind: handoff.Proven})
+		}
+		n.writersGone(d)
+	case fact == pd.Unknown && held && l.Unsettled > 0 && l.State == lease.Constructing:
+		if err := n.ledger.Quarantine(h); err != nil {
+			panic("invariant I-03: " + err.Error())
+		}
+		n.decodeEvent(d, handoff.Event{Kind: handoff.Uncertain, Err: n.fail(h, "transfer", pd.CodeUncertain, "prefill cannot tell whether its writes have ended: %s", why)})
+	}
+}
+
+// endDecode turns an ended handoff into a tombstone and answers who waits.
+func (n *Node) endDecode(d *decode) {
+	status := n.decodeStatus(d)
+	n.endPost(&d.post, d.fence.Handoff, d.machine.Reason())
+	n.answerReserve(d, n.fail(d.fence.Handoff, "reserve", pd.CodeHandoffTerminal, "the handoff is %s: %s", status.State, status.Why))
+	delete(n.decodes, d.fence.Handoff)
+	n.bury(d.fence, status, false)
+	for _, call := range d.askers {
+		n.emit(Answer{Call: call, Message: status})
+	}
+	event := "HANDOFF_COMPLETED"
+	if d.machine.State() != handoff.Completed || d.machine.Reason() != nil {
+		event = "HANDOFF_FAILED"
+	}
+	n.emit(Record{Event: event, Fence: d.fence, Code: codeOrZero(d.machine.Reason()), Detail: reasonText(d.machine.Reason())})
+}
+
+// answerAskers answers abort calls of a handoff that will not end by itself.
+func (n *Node) answerAskers(d *decode) {
+	for _, call := range d.askers {
+		n.emit(Answer{Call: call, Message: n.decodeStatus(d)})
+	}
+	d.askers = nil
+}
+
+func (n *Node) decodeStatus(d *decode) wire.Status {
+	s := wire.Status{
+		Role: pd.Decode, State: d.machine.State().String(), Reservation: reservation(d), Admitted: d.started,
+		Why: reasonText(d.machine.Reason()), Progress: d.end,
+	}
+	if k := len(d.hashes); k > 0 {
+		s.ManifestHash = d.hashes[k-1]
+	}
+	if r := d.machine.Reason(); r != nil {
+		s.Code = pd.CodeOf(r).String()
+	}
+	if d.machine.State().Terminal() {
+		s.Released = d.pages
+	} else {
+		s.Held = d.pages
+	}
+	return s
+}
+
+// check holds what must be true of one decode handoff between steps.
+func (d *decode) check(n *Node, h pd.HandoffID) error {
+	l, held := n.ledger.Lease(h)
+	want := map[handoff.DecodeState]lease.State{
+		handoff.Reserved: lease.Constructing, handoff.Transferring: lease.Constructing, handoff.DecodeAborting: lease.Constructing,
+		handoff.InUse: lease.InUse, handoff.Stopping: lease.InUse, handoff.DecodeQuarantined: lease.Quarantined,
+	}[d.machine.State()]
+	switch {
+	case want == 0 && held:
+		return fmt.Errorf("invariant I-08 NoAllocWithoutOpenPost: %s is %v and holds a lease", h, d.machine.State())
+	case want != 0 && (!held || l.State != want):
+		return fmt.Errorf("invariant I-14: %s is %v and its lease is %v", h, d.machine.State(), l.State)
+	case (d.machine.State() == handoff.Reserved || d.machine.State() == handoff.Transferring) && d.post == 0:
+		return fmt.Errorf("invariant I-08 NoAllocWithoutOpenPost: %s is %v without an open POST", h, d.machine.State())
+	}
+	return nil
+}

@@ -1,0 +1,163 @@
+package node
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/hw-native-sys/pypto-pd/pd"
+	"github.com/hw-native-sys/pypto-pd/pd/handoff"
+	"github.com/hw-native-sys/pypto-pd/pd/wire"
+)
+
+// Hello is this node's half of a session. The shell fills the nonce.
+func (n *Node) Hello() wire.Session {
+	return wire.Session{
+		ProtocolVersion: pd.ProtocolVersion, Role: n.cfg.Role, Peer: n.cfg.Self, Run: n.cfg.Run,
+		Contract: *n.cfg.Contract, ContractDigest: n.cfg.ContractDigest, Registry: n.cfg.Registry,
+	}
+}
+
+// sessionError says why a peer's hello is refused.
+func (n *Node) sessionError(s *wire.Session) error {
+	refuse := func(code pd.Code, format string, args ...any) error {
+		return &pd.Error{Op: "session", Code: code, Node: s.Peer.Node, Text: fmt.Sprintf(format, args...)}
+	}
+	if _, known := n.cfg.Peers[s.Peer.Node]; !known || s.Role != n.cfg.Role.Other() {
+		return refuse(pd.CodeIdentity, "%s node %q is not a peer in this configuration", s.Role, s.Peer.Node)
+	}
+	if s.Run != n.cfg.Run {
+		return refuse(pd.CodeIdentity, "run %q, this node's is %q", s.Run, n.cfg.Run)
+	}
+	if field := n.cfg.Contract.Diff(&s.Contract); field != "" {
+		return refuse(pd.CodeContractMismatch, "PD capability mismatch: %s", field)
+	}
+	if s.ContractDigest != n.cfg.ContractDigest {
+		return refuse(pd.CodeContractMismatch, "contract digest differs although every field is equal")
+	}
+	if s.Registry.Build != n.cfg.Registry.Build {
+		return refuse(pd.CodeContractMismatch, "PD capability mismatch: data-plane build %q, this node's is %q", s.Registry.Build, n.cfg.Registry.Build)
+	}
+	if err := n.registryError(&s.Registry); err != nil {
+		return refuse(pd.CodeRegistryMismatch, "%v", err)
+	}
+	return nil
+}
+
+// registryError checks a peer's registry against the contract (pd-domain §3.4).
+func (n *Node) registryError(r *pd.Registry) error {
+	if err := r.Topology.Check(); err != nil {
+		return err
+	}
+	if len(r.Ranks) != r.Topology.Ranks {
+		return fmt.Errorf("%d ranks are registered, the topology has %d", len(r.Ranks), r.Topology.Ranks)
+	}
+	want := map[pd.ComponentID]int64{n.cfg.Contract.Bootstrap.Component: int64(r.BootstrapSlots) * int64(n.cfg.Contract.Bootstrap.SlotBytes())}
+	for _, g := range n.cfg.Contract.Groups {
+		pages := r.PagesPerLayer[g.Name]
+		if pages < 1 {
+			return fmt.Errorf("group %s has no pages", g.Name)
+		}
+		if g.Kind != pd.Full && r.RingPeriods[g.Name] < 1 {
+			return fmt.Errorf("group %s has no ring period", g.Name)
+		}
+		for _, c := range n.cfg.Contract.Components {
+			if c.Group == g.Name {
+				want[c.ID] = n.cfg.Contract.RegionBytes(c, pages)
+			}
+		}
+	}
+	for i, rank := range r.Ranks {
+		if rank.Rank != pd.Rank(i) || rank.Epoch < 1 || rank.Endpoint == "" {
+			return fmt.Errorf("rank %d: want rank %d with an epoch and an endpoint", rank.Rank, i)
+		}
+		got := map[pd.ComponentID]int64{}
+		for _, region := range rank.Regions {
+			if _, twice := got[region.Component]; twice || region.Envelope == "" {
+				return fmt.Errorf("rank %d: region %s is given twice or without envelope", i, region.Component)
+			}
+			got[region.Component] = region.Bytes
+		}
+		if !maps.Equal(got, want) {
+			return fmt.Errorf("rank %d: regions or their sizes differ from the contract", i)
+		}
+	}
+	return nil
+}
+
+// sessionCalled answers a prefill node's hello.
+func (n *Node) sessionCalled(call CallID, s *wire.Session) {
+	if err := n.sessionError(s); err != nil {
+		n.emit(Answer{Call: call, Err: err}, Record{Event: "CONTROL_MESSAGE_REJECTED", Code: pd.CodeOf(err), Detail: err.Error()})
+		return
+	}
+	n.dropOldBoots(s.Peer)
+	n.sessions[s.Peer] = &session{open: true, registry: s.Registry}
+	hello := n.Hello()
+	hello.Nonce = s.Nonce
+	n.emit(Answer{Call: call, Message: hello})
+}
+
+// dropOldBoots forgets sessions of earlier lives of a node.
+func (n *Node) dropOldBoots(peer pd.Peer) {
+	for p := range n.sessions {
+		if p.Node == peer.Node && p.Boot != peer.Boot {
+			delete(n.sessions, p)
+		}
+	}
+}
+
+// needSession opens a session unless there is one.
+func (n *Node) needSession(p *prefill) {
+	peer := p.fence.Decode
+	s := n.sessions[peer]
+	switch {
+	case s == nil:
+		n.sessions[peer] = &session{}
+		n.emit(OpenSession{Peer: peer, Timeout: n.cfg.HandoffTimeout})
+	case s.open:
+		n.prefillEvent(p, handoff.Event{Kind: handoff.SessionOpened})
+	}
+}
+
+func (n *Node) sessionReturned(e SessionReturned) {
+	err := e.Err
+	if err == nil && e.Answer.Peer != e.Peer {
+		err = &pd.Error{Op: "session", Code: pd.CodeStaleBoot, Node: e.Peer.Node, Text: fmt.Sprintf("boot %s answered, want %s", e.Answer.Peer.Boot, e.Peer.Boot)}
+	}
+	if err == nil {
+		err = n.sessionError(e.Answer)
+	}
+	if err != nil {
+		n.closeSession(e.Peer, err)
+		return
+	}
+	n.dropOldBoots(e.Peer)
+	n.sessions[e.Peer] = &session{open: true, registry: e.Answer.Registry}
+	n.emit(InstallPeer{Peer: e.Peer, Registry: e.Answer.Registry})
+	for _, p := range n.prefillsOf(e.Peer) {
+		if p.machine.State() == handoff.Connecting {
+			n.prefillEvent(p, handoff.Event{Kind: handoff.SessionOpened})
+		}
+	}
+}
+
+// closeSession fails what waits for a session; the next request tries again.
+func (n *Node) closeSession(peer pd.Peer, err error) {
+	delete(n.sessions, peer)
+	for _, p := range n.prefillsOf(peer) {
+		n.stopPrefill(p, err)
+	}
+}
+
+// prefillsOf lists the handoffs to a peer in a fixed order.
+func (n *Node) prefillsOf(peer pd.Peer) []*prefill {
+	var out []*prefill
+	for _, p := range n.prefills {
+		if p.fence.Decode == peer {
+			out = append(out, p)
+		}
+	}
+	slices.SortFunc(out, func(a, b *prefill) int { return int(a.order - b.order) })
+	return out
+}
