@@ -17,6 +17,27 @@ const (
 	// MaxControlBytes bounds one control message in either direction
 	// (pd-domain §4.1).
 	MaxControlBytes = 16 << 20
+	// MaxGroups, MaxComponents, MaxLayers, MaxElementBytes, MaxPageRows,
+	// MaxRowElements and MaxArenaPages bound a data contract and the arenas built
+	// from it, several times above any known model and low enough that no size
+	// computed from them overflows 63 bits.
+	MaxGroups       = 64
+	MaxComponents   = 64
+	MaxLayers       = 1024
+	MaxElementBytes = 16
+	MaxPageRows     = 1024
+	MaxRowElements  = 1 << 18
+	MaxArenaPages   = 1 << 20
+	// MaxCopies, MaxUnits and MaxResults bound the lists of one message below
+	// what fits in MaxControlBytes; a unit is a target rank and a component.
+	MaxCopies  = 1 << 17
+	MaxUnits   = MaxRanks * (MaxComponents + 1)
+	MaxResults = 1 << 16
+	// MaxEnvelopeBytes bounds a region's envelope and a rank's endpoint, which
+	// only a provider can read.
+	MaxEnvelopeBytes = 4096
+	// MaxConstraintBytes bounds a grammar constraint (pd-domain §4.5).
+	MaxConstraintBytes = 2 << 20
 	// MaxJSONDepth bounds the nesting of every JSON text that is read strictly;
 	// the deepest message has 7 levels, and recursion must end before the stack.
 	MaxJSONDepth = 32

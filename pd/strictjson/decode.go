@@ -46,7 +46,7 @@ func Decode(data []byte, v any, l Limits) error {
 		}
 		return err
 	}
-	if unmarshal(data, v, l.AllowUnknown) == nil {
+	if unmarshal(data, v) == nil {
 		return nil
 	}
 	// The walk found the text well formed and of the right kinds, so a custom

@@ -190,6 +190,16 @@ func TestMillionBracketsDoNotEndTheProcess(t *testing.T) {
 	require.EqualError(t, Decode([]byte("[1 ,\n]"), &v, Limits{}), "[1] (line 1, column 4): there is a comma before the closing bracket")
 }
 
+// TestStructWithoutFields: the fast decoder once looked for unknown names in
+// such a struct past the end of the text.
+func TestStructWithoutFields(t *testing.T) {
+	var v struct{}
+	spaces := strings.Repeat(" ", 1<<20)
+	require.NoError(t, Decode([]byte(spaces+"{}"), &v, Limits{}))
+	require.ErrorContains(t, Decode([]byte(spaces+`{"a":1}`), &v, Limits{}), "a (line 1, column 1048578): the name is unknown here")
+	require.NoError(t, Decode([]byte(spaces+`{"a":1}`), &v, Limits{AllowUnknown: true}))
+}
+
 func TestTypesThatCannotBeReadPanicOnce(t *testing.T) {
 	type embedded struct{ leaf }
 	for name, v := range map[string]any{
