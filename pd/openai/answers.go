@@ -151,15 +151,20 @@ func AppendModels(b []byte, models ...Model) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(b, `{"id":`...)
-		b = appendString(b, m.ID)
-		b = append(b, `,"object":"model","created":`...)
-		b = strconv.AppendInt(b, m.Created, 10)
-		b = append(b, `,"owned_by":"pypto-pd","max_model_len":`...)
-		b = strconv.AppendInt(b, int64(m.MaxTokens), 10)
-		b = append(b, '}')
+		b = AppendModel(b, m)
 	}
 	return append(b, `]}`...)
+}
+
+// AppendModel writes one entry.
+func AppendModel(b []byte, m Model) []byte {
+	b = append(b, `{"id":`...)
+	b = appendString(b, m.ID)
+	b = append(b, `,"object":"model","created":`...)
+	b = strconv.AppendInt(b, m.Created, 10)
+	b = append(b, `,"owned_by":"pypto-pd","max_model_len":`...)
+	b = strconv.AppendInt(b, int64(m.MaxTokens), 10)
+	return append(b, '}')
 }
 
 // AppendError writes an error as a body or as the data of an event, in both

@@ -1,0 +1,225 @@
+package serve
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/hw-native-sys/pypto-pd/pd"
+	"github.com/hw-native-sys/pypto-pd/pd/edge"
+	"github.com/hw-native-sys/pypto-pd/pd/engine"
+	"github.com/hw-native-sys/pypto-pd/pd/openai"
+)
+
+// generation is one request on its way through the node.
+type generation struct {
+	server *Server
+	call   *edge.Call
+	ctx    context.Context
+	facts  *openai.Facts
+	fence  *pd.Fence
+	answer openai.Answer
+	result Result
+	buf    []byte
+}
+
+func (s *Server) generate(c *edge.Call, kind openai.Kind) {
+	// The call's context lives as long as the connection, the generation does not.
+	ctx, cancel := context.WithCancel(c.Context())
+	defer cancel()
+	now := s.config.Now()
+	g := &generation{
+		server: s, call: c, ctx: ctx,
+		answer: openai.Answer{Kind: kind, Created: now.Unix(), Model: s.config.ServedModel},
+		result: Result{Kind: kind, Started: now},
+	}
+	if err := g.run(kind); err != nil {
+		g.fail(err)
+	}
+	g.end()
+}
+
+// run returns an error only while no answer has begun.
+func (g *generation) run(kind openai.Kind) error {
+	s := g.server
+	id := kind.NewRequestID()
+	if s.config.Role != 0 {
+		fence, err := s.route(g.call, kind)
+		if err != nil {
+			return err
+		}
+		g.fence, id = fence, fence.Request
+		g.result.Handoff = fence.Handoff
+	}
+	g.answer.ID, g.result.Request = id, id
+	g.call.SetHeader("X-Request-Id", string(id))
+	facts, continuation, err := s.read(kind, g.call.Body())
+	if err != nil {
+		return err
+	}
+	g.facts, g.result.Stream = facts, facts.Stream
+	// A pipelined request of a client that has left still arrives here.
+	if g.ctx.Err() != nil {
+		return context.Cause(g.ctx)
+	}
+	stream, err := s.config.Generator.Generate(g.ctx, engine.Request{ID: id, Continuation: continuation, Fence: g.fence})
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	g.result.Admitted = g.since()
+	switch {
+	case s.config.Role == pd.Prefill:
+		return g.retired(stream)
+	case facts.Stream:
+		g.stream(stream)
+		return nil
+	}
+	return g.whole(stream)
+}
+
+// next gives the next output; a failed generation is an error.
+func (g *generation) next(s engine.Stream) (engine.Output, error) {
+	o, err := s.Next(g.ctx)
+	if err != nil {
+		return o, err
+	}
+	if g.result.First == 0 && len(o.Tokens) > 0 {
+		g.result.First = g.since()
+	}
+	if o.Finish == 0 {
+		return o, nil
+	}
+	g.result.Finish, g.result.Usage = o.Finish, o.Usage
+	if o.Finish != pd.FinishFailed && o.Finish != pd.FinishAborted {
+		return o, nil
+	}
+	if o.Err == nil {
+		o.Err = pd.Errorf(pd.CodeAborted, "generate", "the generation was aborted")
+	}
+	return o, o.Err
+}
+
+// retired answers for a prefill node: no tokens, once everything is given back.
+func (g *generation) retired(s engine.Stream) error {
+	for {
+		o, err := g.next(s)
+		if err != nil {
+			return err
+		}
+		if o.Finish != 0 {
+			g.call.Reply(200, openai.TypeJSON, g.answer.AppendRetired(nil, *g.fence, usage(o.Usage)))
+			return nil
+		}
+	}
+}
+
+func (g *generation) whole(s engine.Stream) error {
+	var text strings.Builder
+	for {
+		o, err := g.next(s)
+		if err != nil {
+			return err
+		}
+		text.WriteString(o.Text)
+		if o.Finish != 0 {
+			g.call.Reply(200, openai.TypeJSON, g.answer.AppendWhole(nil, text.String(), o.Finish, usage(o.Usage)))
+			return nil
+		}
+	}
+}
+
+func (g *generation) stream(s engine.Stream) {
+	g.call.SetHeader("Cache-Control", "no-cache")
+	g.call.SetHeader("X-Accel-Buffering", "no")
+	g.call.Stream(200, openai.TypeEvents, func(w *edge.StreamWriter) error {
+		if g.answer.Kind == openai.Chat {
+			if err := g.event(w, g.answer.AppendRole(g.buf[:0])); err != nil {
+				return err
+			}
+		}
+		for {
+			o, err := g.next(s)
+			if err != nil {
+				return g.failStream(w, err)
+			}
+			if o.Text == "" && o.Finish == 0 {
+				continue
+			}
+			if err := g.event(w, g.answer.AppendChunk(g.buf[:0], o.Text, o.Finish)); err != nil {
+				return err
+			}
+			if o.Finish == 0 {
+				continue
+			}
+			if g.facts.IncludeUsage {
+				if err := g.event(w, g.answer.AppendUsageChunk(g.buf[:0], usage(o.Usage))); err != nil {
+					return err
+				}
+			}
+			return w.WriteEvent([]byte(openai.Done))
+		}
+	})
+	if context.Cause(g.ctx) != nil && g.result.Finish == 0 && g.result.Code == 0 {
+		g.result.Code = pd.CodeClientGone
+	}
+}
+
+func (g *generation) event(w *edge.StreamWriter, data []byte) error {
+	g.buf = data
+	return w.WriteEvent(data)
+}
+
+// failStream ends a stream whose status has gone out: one error event, then the
+// end. Clients must look at events.
+func (g *generation) failStream(w *edge.StreamWriter, err error) error {
+	err = g.classify(err)
+	if g.result.Code == pd.CodeClientGone {
+		return err
+	}
+	if err := w.WriteEvent(openai.AppendError(nil, err)); err != nil {
+		return err
+	}
+	return w.WriteEvent([]byte(openai.Done))
+}
+
+func (g *generation) fail(err error) {
+	replyError(g.call, g.classify(err))
+}
+
+func (g *generation) classify(raw error) error {
+	err := classify(g.ctx, raw)
+	if g.result.Code = pd.CodeOf(err); g.result.Code == pd.CodeInternal {
+		g.server.config.Log.Error("generation failed", "request", g.result.Request, "handoff", g.result.Handoff, "error", raw)
+	}
+	return err
+}
+
+func (g *generation) end() {
+	r := &g.result
+	r.Status, r.Ended = g.call.Status(), g.since()
+	attrs := []any{
+		"request", r.Request, "kind", r.Kind.String(), "stream", r.Stream, "status", r.Status,
+		"prompt_tokens", r.Usage.PromptTokens, "cached_tokens", r.Usage.CachedTokens, "completion_tokens", r.Usage.CompletionTokens,
+		"admitted", r.Admitted, "first", r.First, "ended", r.Ended,
+	}
+	if r.Handoff != "" {
+		attrs = append(attrs, "handoff", r.Handoff)
+	}
+	if r.Finish != 0 {
+		attrs = append(attrs, "finish", r.Finish.String())
+	}
+	if r.Code != 0 {
+		attrs = append(attrs, "code", r.Code.String())
+	}
+	g.server.config.Log.Info("generation ended", attrs...)
+	if g.server.config.Done != nil {
+		g.server.config.Done(*r)
+	}
+}
+
+func (g *generation) since() time.Duration { return g.server.config.Now().Sub(g.result.Started) }
+
+func usage(u engine.Usage) openai.Usage {
+	return openai.Usage{PromptTokens: u.PromptTokens, CompletionTokens: u.CompletionTokens, CachedTokens: u.CachedTokens}
+}
