@@ -7,6 +7,7 @@ package engine
 
 import (
 	"context"
+	"time"
 
 	"github.com/hw-native-sys/pypto-pd/pd"
 )
@@ -102,6 +103,8 @@ type ChunkComputed struct {
 	// BootstrapSlot and FirstToken are set when Final.
 	BootstrapSlot int
 	FirstToken    pd.Token
+	// Began and Ended bound the compute step, for people and traces.
+	Began, Ended time.Time
 }
 
 // Adoption is a request that another node prefilled.

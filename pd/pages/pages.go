@@ -369,6 +369,9 @@ func (a *Allocator) Usage() map[pd.GroupName]Usage {
 // Owners counts the owners, quarantined ones included.
 func (a *Allocator) Owners() int { return len(a.owners) }
 
+// Pins counts the pins.
+func (a *Allocator) Pins() int { return len(a.pins) }
+
 func (a *Allocator) mustOwner(op string, h pd.HandoffID) *owner {
 	o := a.owners[h]
 	if o == nil {

@@ -1,0 +1,329 @@
+package reference
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hw-native-sys/pypto-pd/adapter"
+	"github.com/hw-native-sys/pypto-pd/pd"
+	"github.com/hw-native-sys/pypto-pd/pd/engine"
+)
+
+// Config describes one engine.
+type Config struct {
+	Contract *pd.Contract
+	Layout   adapter.Layout
+	// Memory gives the arena of one component on one rank; it stays owned by
+	// whoever allocated it and must outlive the engine.
+	Memory func(pd.Rank, pd.ComponentID) []byte
+	// MaxTokens bounds prompt plus output of one request.
+	MaxTokens int
+	// BatchTokens is how many tokens one step computes at most, ChunkTokens how
+	// many of them one prompt gets.
+	BatchTokens, ChunkTokens int
+	// Sequences is how many requests run at once; Queued how many more a
+	// combined engine lets wait.
+	Sequences, Queued int
+	// PrefillRate is the imitated speed in prompt tokens per second, DecodeRate
+	// in steps per second; 0 is as fast as the machine.
+	PrefillRate, DecodeRate float64
+}
+
+// Stats are counters since the start.
+type Stats struct {
+	PrefillTokens, VerifySteps, AcceptedTokens, Steps int64
+}
+
+// phase is where a request stands in the engine.
+type phase int
+
+const (
+	waiting phase = iota + 1
+	prefilling
+	held // a chunk is computed; the node says when to go on
+	starting
+	decoding
+)
+
+// request is one request in the engine. The step loop owns it.
+type request struct {
+	id      pd.HandoffID
+	cont    pd.Continuation
+	phase   phase
+	pipe    *engine.Pipe // combined only
+	adopted bool         // decode only: pages belong to the node's ledger
+
+	partition pd.Partition
+	slot      int
+	opened    bool
+	tables    adapter.Tables
+	keys      keys
+	computed  int
+	chunk     pd.ChunkID
+	cached    int
+
+	chain   chain
+	pending pd.Token
+	writer  writer
+	stalled error
+}
+
+// Engine is the reference engine. It implements engine.Model, engine.PD and,
+// for a node without a role, engine.Generator.
+type Engine struct {
+	// constant
+	cfg   Config
+	store *store
+	pool  *Pool
+	wake  chan struct{}
+
+	// owned by the step loop
+	requests []*request // in order of arrival
+	events   engine.Events
+
+	// guarded by mu
+	mu     sync.Mutex
+	inbox  []func()
+	active int // combined: accepted and not ended
+	serial int
+
+	// atomic
+	prefillTokens, verifySteps, acceptedTokens, steps atomic.Int64
+}
+
+var (
+	_ engine.Model     = (*Engine)(nil)
+	_ engine.PD        = (*Engine)(nil)
+	_ engine.Generator = (*Engine)(nil)
+)
+
+// New makes an engine over memory that it fills with poison.
+func New(cfg Config) *Engine {
+	e := &Engine{cfg: cfg, wake: make(chan struct{}, 1)}
+	e.store = newStore(cfg.Contract, cfg.Layout, cfg.Memory)
+	e.pool = newPool(e.store, e.signal)
+	return e
+}
+
+// Pool is the page allocator that the engine and a node's ledger share.
+func (e *Engine) Pool() *Pool { return e.pool }
+
+// MaxTokens implements engine.Model.
+func (e *Engine) MaxTokens() int { return e.cfg.MaxTokens }
+
+// Revision implements engine.Model.
+func (e *Engine) Revision() string { return e.cfg.Contract.ModelRevision }
+
+// Stats shows the counters.
+func (e *Engine) Stats() Stats {
+	return Stats{e.prefillTokens.Load(), e.verifySteps.Load(), e.acceptedTokens.Load(), e.steps.Load()}
+}
+
+func (e *Engine) signal() {
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+// command queues work for the step loop. The queue is bounded by what callers
+// hold: a node by its capacity, a combined engine by Sequences and Queued.
+func (e *Engine) command(f func()) {
+	e.mu.Lock()
+	e.inbox = append(e.inbox, f)
+	e.mu.Unlock()
+	e.signal()
+}
+
+// Prefill implements engine.PD.
+func (e *Engine) Prefill(h pd.HandoffID, r engine.Request) {
+	e.command(func() {
+		e.requests = append(e.requests, &request{id: h, cont: r.Continuation, phase: waiting})
+	})
+}
+
+// Resume implements engine.PD.
+func (e *Engine) Resume(h pd.HandoffID) {
+	e.command(func() {
+		if r := e.find(h); r != nil && r.phase == held {
+			r.phase = prefilling
+		}
+	})
+}
+
+// StopPrefill implements engine.PD.
+func (e *Engine) StopPrefill(h pd.HandoffID) {
+	e.command(func() {
+		if r := e.find(h); r != nil {
+			e.endPrefill(r, nil)
+		}
+	})
+}
+
+// Adopt implements engine.PD.
+func (e *Engine) Adopt(a engine.Adoption) {
+	e.command(func() {
+		r := &request{
+			id: a.Handoff, cont: a.Continuation, adopted: true, partition: a.Partition, slot: a.BootstrapSlot, opened: true,
+			keys: newKeys(e.cfg.Contract.ModelRevision).extend(a.Continuation.PromptTokens), computed: len(a.Continuation.PromptTokens),
+			cached: a.CachedTokens,
+		}
+		e.requests = append(e.requests, r)
+		e.start(r, a.FirstToken)
+	})
+}
+
+// StopDecode implements engine.PD.
+func (e *Engine) StopDecode(h pd.HandoffID) {
+	e.command(func() {
+		if r := e.find(h); r != nil {
+			e.finish(r, engine.Output{Finish: pd.FinishAborted, Err: pd.CodeAborted})
+		}
+	})
+}
+
+// Generate implements engine.Generator for a node without a role.
+func (e *Engine) Generate(_ context.Context, q engine.Request) (engine.Stream, error) {
+	if n := len(q.Continuation.PromptTokens); n+q.Continuation.MaxNewTokens > e.cfg.MaxTokens {
+		return nil, pd.Errorf(pd.CodeContextLength, "generate", "%d prompt tokens and %d new ones exceed the model's %d", n, q.Continuation.MaxNewTokens, e.cfg.MaxTokens)
+	}
+	e.mu.Lock()
+	if limit := e.cfg.Sequences + e.cfg.Queued; e.active >= limit {
+		e.mu.Unlock()
+		return nil, pd.Errorf(pd.CodeBusy, "generate", "%d requests run or wait, the limit is %d", limit, limit)
+	}
+	e.active++
+	e.serial++
+	r := &request{id: pd.HandoffID(fmt.Sprintf("combined-%d", e.serial)), cont: q.Continuation, phase: waiting}
+	e.mu.Unlock()
+	r.pipe = engine.NewPipe(func() {
+		e.command(func() {
+			if e.find(r.id) != nil {
+				e.finish(r, engine.Output{Finish: pd.FinishAborted, Err: pd.CodeClientGone})
+			}
+		})
+	})
+	e.command(func() { e.requests = append(e.requests, r) })
+	return r.pipe, nil
+}
+
+func (e *Engine) find(h pd.HandoffID) *request {
+	if i := slices.IndexFunc(e.requests, func(r *request) bool { return r.id == h }); i >= 0 {
+		return e.requests[i]
+	}
+	return nil
+}
+
+func (e *Engine) remove(r *request) {
+	e.requests = slices.DeleteFunc(e.requests, func(o *request) bool { return o == r })
+}
+
+// Run is the step loop; it ends with the context. events is nil on a node
+// without a role. What still runs then is failed.
+func (e *Engine) Run(ctx context.Context, events engine.Events) {
+	e.events = events
+	for {
+		e.mu.Lock()
+		commands := e.inbox
+		e.inbox = nil
+		e.mu.Unlock()
+		for _, f := range commands {
+			f()
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		if b := e.plan(); !b.empty() {
+			e.execute(ctx, b)
+			continue
+		}
+		select {
+		case <-e.wake:
+		case <-ctx.Done():
+		}
+	}
+	for _, r := range slices.Clone(e.requests) {
+		e.fail(r, pd.Errorf(pd.CodeDraining, "generate", "the engine was stopped"))
+	}
+}
+
+// endPrefill lets a prompt of a prefill node go and closes its table.
+func (e *Engine) endPrefill(r *request, err error) {
+	e.remove(r)
+	if r.opened {
+		e.pool.Close(r.id)
+	}
+	e.events.PrefillStopped(r.id, err)
+}
+
+// fail ends a request with an error, on whichever side it is.
+func (e *Engine) fail(r *request, err error) {
+	if r.pipe == nil && !r.adopted {
+		e.endPrefill(r, err)
+		return
+	}
+	e.finish(r, engine.Failure(err))
+}
+
+// finish ends a generation. The request is out of every batch; its pages are
+// closed here (combined) or by the node once it heard (decode).
+func (e *Engine) finish(r *request, last engine.Output) {
+	e.remove(r)
+	last.Usage = engine.Usage{PromptTokens: len(r.cont.PromptTokens), CompletionTokens: r.writer.count, CachedTokens: r.cached}
+	if r.pipe == nil {
+		e.events.DecodeStopped(r.id, last)
+		return
+	}
+	if r.opened {
+		e.pool.Close(r.id)
+	}
+	e.mu.Lock()
+	e.active--
+	e.mu.Unlock()
+	r.pipe.Send(last)
+}
+
+// start begins a generation with its first token, which needs no step.
+func (e *Engine) start(r *request, first pd.Token) {
+	r.phase, r.pending = starting, first
+	r.writer = writer{stops: r.cont.Stop, eos: r.cont.EOS, limit: r.cont.MaxNewTokens}
+	e.say(r, []pd.Token{first})
+}
+
+// say gives tokens away and ends the request where they end it.
+func (e *Engine) say(r *request, tokens []pd.Token) {
+	out, text, finish := r.writer.add(tokens)
+	o := engine.Output{Tokens: out, Text: text, Finish: finish}
+	switch {
+	case finish != 0:
+		e.finish(r, o)
+	case r.pipe != nil:
+		r.pipe.Send(o)
+	default:
+		e.events.DecodeOutput(r.id, o)
+	}
+}
+
+// pause imitates the time that a step takes on a device.
+func (e *Engine) pause(ctx context.Context, prompt int, decodes bool) {
+	var d time.Duration
+	if e.cfg.PrefillRate > 0 {
+		d += time.Duration(float64(prompt) / e.cfg.PrefillRate * float64(time.Second))
+	}
+	if decodes && e.cfg.DecodeRate > 0 {
+		d += time.Duration(float64(time.Second) / e.cfg.DecodeRate)
+	}
+	if d <= 0 {
+		return
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
