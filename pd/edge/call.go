@@ -220,10 +220,13 @@ func (c *Call) beginHead(status int, contentType string) []byte {
 	b = append(b, ' ')
 	b = append(b, statusText(status)...)
 	b = append(b, "\r\n"...)
-	if k.server.config.Name != "" {
+	// A relayed answer keeps the words of whoever made it.
+	if k.server.config.Name != "" && fieldValue(c.header, "Server") == "" {
 		b = appendField(b, "Server", k.server.config.Name)
 	}
-	b = append(b, k.server.date.at(time.Now())...)
+	if fieldValue(c.header, "Date") == "" {
+		b = append(b, k.server.date.at(time.Now())...)
+	}
 	if contentType != "" && !strings.ContainsAny(contentType, "\r\n") {
 		b = appendField(b, "Content-Type", contentType)
 	}

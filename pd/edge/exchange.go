@@ -264,6 +264,22 @@ func (x *Exchange) ReadAll(limit int) ([]byte, error) {
 	}
 }
 
+// Drain reads and drops what is left of an answer that is as good as over, so
+// that its connection can be used again and its sender sees a proper end. It
+// gives up after the given time or a few kilobytes, and says whether the end
+// was reached.
+func (x *Exchange) Drain(within time.Duration) bool {
+	x.readTimeout = 0
+	x.conn.nc.SetReadDeadline(time.Now().Add(within))
+	var scrap [1 << 10]byte
+	for range 4 {
+		if _, err := x.Read(scrap[:]); err != nil {
+			return err == io.EOF
+		}
+	}
+	return false
+}
+
 // Complete says that the whole answer was read.
 func (x *Exchange) Complete() bool { return x.body.complete() }
 

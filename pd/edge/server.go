@@ -120,12 +120,15 @@ func (s *Server) Draining() <-chan struct{} { return s.draining }
 // returned. It is called once.
 func (s *Server) Serve(h Handler) error {
 	s.mu.Lock()
-	if s.served {
-		s.mu.Unlock()
-		return errors.New("serve: the server was served before")
-	}
+	served, stopping := s.served, s.stopping
 	s.served = true
 	s.mu.Unlock()
+	switch {
+	case stopping:
+		return nil // Shutdown came first and has ended everything
+	case served:
+		return errors.New("serve: the server was served before")
+	}
 
 	watchErr := make(chan error, 1)
 	go func() { watchErr <- s.watch.run() }()
@@ -225,7 +228,6 @@ func (s *Server) Shutdown(ctx context.Context) error {
 			close(s.idle)
 		}
 		if !s.served {
-			s.served = true
 			s.watch.close()
 			s.stop(ErrStopping)
 		}

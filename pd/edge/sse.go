@@ -22,8 +22,14 @@ type EventPump struct {
 	// First, if set, is called before the first byte is written.
 	First func()
 	// Data, if set, sees the first 64 bytes of the value of each data line, as
-	// a loan for the call.
+	// a loan for the call. It may set End.
 	Data func(prefix []byte)
+	// End makes Run return once what has arrived is written, without waiting
+	// for the reader's end.
+	End bool
+	// Strict drops an unfinished event also at the reader's proper end, unless
+	// End is set by then.
+	Strict bool
 
 	// Bytes and Events count what was written.
 	Bytes  int64
@@ -35,9 +41,10 @@ type EventPump struct {
 	scan eventScanner
 }
 
-// Run copies from r to w until r ends, an error of r, or a failed write (which
-// wraps ErrClientGone). What arrives together leaves together, in whole events;
-// the unfinished end of a broken stream is dropped, that of an ended one kept.
+// Run copies from r to w until r ends, End, an error of r, or a failed write
+// (which wraps ErrClientGone). What arrives together leaves together, in whole
+// events; the unfinished end of a broken stream is dropped, that of an ended one
+// kept.
 func (p *EventPump) Run(w *StreamWriter, r io.Reader) error {
 	pooled := pumpBuffers.Get().(*[]byte)
 	buf := *pooled
@@ -69,9 +76,16 @@ func (p *EventPump) Run(w *StreamWriter, r io.Reader) error {
 				}
 			}
 			held = copy(buf, buf[send:end])
+			if p.End {
+				return p.write(w, buf[:held])
+			}
 		}
 		switch {
 		case err == io.EOF:
+			p.scan.finish()
+			if p.Strict && !p.End {
+				return nil
+			}
 			return p.write(w, buf[:held])
 		case err != nil:
 			return err
@@ -139,6 +153,13 @@ func (s *eventScanner) feed(p []byte) (boundary int) {
 		}
 	}
 	return boundary
+}
+
+// finish takes the reader's end for the end of the last line.
+func (s *eventScanner) finish() {
+	if s.lineLen > 0 {
+		s.endLine()
+	}
 }
 
 // endLine says whether the line was blank, the end of an event.

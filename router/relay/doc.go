@@ -1,0 +1,11 @@
+// Package relay is what both routers do with HTTP: which header lines pass a
+// hop, one upstream leg that can be awaited and cancelled, and the copying of
+// an answer or an event stream to the client.
+//
+// Body bytes are never rewritten, in either direction. Framing is made anew on
+// each hop. What a router says by itself, it says with the error bodies of
+// pd/openai.
+//
+// It knows no pair, no replica and no policy. Goroutines: one per Leg, which
+// ends with the leg's answer or its context; Leg.Done says when.
+package relay
