@@ -67,6 +67,15 @@ const (
 	// MaxReceivingShare: receiving leases hold at most one part in this many of
 	// decode's pages, so that prompts in a prefill queue cannot fill the pool.
 	MaxReceivingShare = 2
+	// MaxJournalEvents and MaxJournalLogBytes bound what waits for the journal's
+	// writer; beyond them the newest line is dropped and counted. Two seconds of
+	// a busy node fit.
+	MaxJournalEvents   = 8192
+	MaxJournalLogBytes = 1 << 20
+	// MaxJournalFileBytes is where a log or event file is moved aside, and
+	// MaxBootJournals how many boots' state journals are kept.
+	MaxJournalFileBytes = 64 << 20
+	MaxBootJournals     = 64
 	// FillerPages are scratch pages at the end of every layer of an arena.
 	FillerPages = 64
 )
