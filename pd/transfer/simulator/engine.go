@@ -137,9 +137,10 @@ func (e *engine) Connect(ctx context.Context, t transfer.Target) (transfer.Sessi
 	if err != nil {
 		return nil, &pd.Error{Op: op, Code: pd.CodeRegistryMismatch, Node: t.Peer.Node, Err: err}
 	}
-	conn, err := dial(ctx, t.Endpoint, t.Identity)
-	if err != nil {
-		return nil, &pd.Error{Op: op, Code: pd.CodeOf(err), Node: t.Peer.Node, Err: err}
+	conn, failed := dial(ctx, t.Endpoint, t.Identity)
+	if failed != nil {
+		failed.Op, failed.Node = op, t.Peer.Node
+		return nil, failed
 	}
 	s := newSession(e, conn, t.Identity.Rank, regions, extents)
 	e.sessions[key] = s
@@ -201,8 +202,8 @@ func (e *engine) settle(v transfer.Verdict) {
 	}
 }
 
-// Fence implements transfer.Engine. After an error the engine takes no writes
-// and opens no sessions; Fence may be called again.
+// Fence implements transfer.Engine. After an error the engine takes no writes;
+// Fence may be called again.
 func (e *engine) Fence(ctx context.Context) error {
 	op := fmt.Sprintf("fence epoch %d of rank %d", e.Epoch(), e.inbound.identity.Rank)
 	if err := e.check(op); err != nil {

@@ -17,14 +17,13 @@ import (
 
 // dial opens a connection to endpoint and compares the identity row of whoever
 // answers with the wanted one.
-func dial(ctx context.Context, endpoint string, want transfer.Identity) (net.Conn, error) {
-	const op = "read identity row"
+func dial(ctx context.Context, endpoint string, want transfer.Identity) (net.Conn, *pd.Error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", endpoint)
 	if err != nil {
-		return nil, &pd.Error{Op: "dial", Code: pd.CodePeerUnreachable, Err: err}
+		return nil, &pd.Error{Code: pd.CodePeerUnreachable, Err: err}
 	}
 	// A done context ends the exchange by closing the connection under it.
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
@@ -32,17 +31,15 @@ func dial(ctx context.Context, endpoint string, want transfer.Identity) (net.Con
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
-	switch {
-	case err != nil:
-		err = &pd.Error{Op: op, Code: pd.CodePeerUnreachable, Err: err}
-	case got != want:
-		err = pd.Errorf(pd.CodeStaleBoot, op, "boot %s rank %d epoch %d answers, want boot %s rank %d epoch %d",
-			got.Boot, got.Rank, got.Epoch, want.Boot, want.Rank, want.Epoch)
-	default:
+	if err == nil && got == want {
 		return conn, nil
 	}
 	conn.Close()
-	return nil, err
+	if err != nil {
+		return nil, &pd.Error{Code: pd.CodePeerUnreachable, Text: "read the identity row", Err: err}
+	}
+	return nil, pd.Errorf(pd.CodeStaleBoot, "", "boot %s rank %d epoch %d answers, want boot %s rank %d epoch %d",
+		got.Boot, got.Rank, got.Epoch, want.Boot, want.Rank, want.Epoch)
 }
 
 func exchangeHello(conn net.Conn) (transfer.Identity, error) {
