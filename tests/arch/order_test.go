@@ -227,11 +227,24 @@ func TestNames(t *testing.T) {
 func TestOrderRefuses(t *testing.T) {
 	o := readOrder(t)
 	good := []edge{
-		{from: "pd/lease", to: "pd"}, {from: "pd/node", to: "pd/lease"}, {from: "pd/node", to: "adapter"}, {from: "pd/wire", to: "pd/strictjson"},
-		{from: "adapter", to: "pd"}, {from: "adapter/dsv4", to: "adapter"}, {from: "pd/control", to: "pd/edge"}, {from: "pd/shell", to: "pd/control"},
-		{from: "router/pdrouter", to: "pd/control"}, {from: "router/fleet", to: "router/relay"}, {from: "cmd/pypto-serving/app", to: "pd/shell"},
-		{from: "tests/sim", to: "pd/node"}, {from: "tests/e2e", to: "cmd/pypto-serving/app"}, {from: "pd/shell", to: "pd/node"}, {from: "mooncake", to: "cgo/te"},
-		{from: "pd/lease", to: "pd/pages", test: true}, {from: "pd/node", to: "adapter/dsv4", test: true}, {from: "router/pdrouter", to: "router/fleet", test: true},
+		{from: "pd/lease", to: "pd"},
+		{from: "pd/node", to: "pd/lease"},
+		{from: "pd/node", to: "adapter"},
+		{from: "pd/wire", to: "pd/strictjson"},
+		{from: "adapter", to: "pd"},
+		{from: "adapter/dsv4", to: "adapter"},
+		{from: "pd/control", to: "pd/edge"},
+		{from: "pd/shell", to: "pd/control"},
+		{from: "router/pdrouter", to: "pd/control"},
+		{from: "router/fleet", to: "router/relay"},
+		{from: "cmd/pypto-serving/app", to: "pd/shell"},
+		{from: "tests/sim", to: "pd/node"},
+		{from: "tests/e2e", to: "cmd/pypto-serving/app"},
+		{from: "pd/shell", to: "pd/node"},
+		{from: "mooncake", to: "cgo/te"},
+		{from: "pd/lease", to: "pd/pages", test: true},
+		{from: "pd/node", to: "adapter/dsv4", test: true},
+		{from: "router/pdrouter", to: "router/fleet", test: true},
 	}
 	require.Empty(t, o.check(good))
 	for _, c := range []struct {

@@ -87,8 +87,10 @@ func manifest() pd.Manifest {
 			{Component: "kv", Source: 10, Target: 0, Count: 2, ValidRows: 44},
 		},
 		Units: []pd.Unit{
-			{Target: 7, Component: "kv", Bytes: 786432}, {Target: 6, Component: "kv", Bytes: 786432},
-			{Target: 6, Component: "acc"}, {Target: 6, Component: "hidden", Bytes: 16384},
+			{Target: 7, Component: "kv", Bytes: 786432},
+			{Target: 6, Component: "kv", Bytes: 786432},
+			{Target: 6, Component: "acc"},
+			{Target: 6, Component: "hidden", Bytes: 16384},
 		},
 		Bootstrap: &pd.BootstrapCopy{SourceSlot: 2, TargetSlot: 0, TargetGeneration: 18446744073709551615}, FirstToken: ptr(pd.Token(0)),
 		MetadataHash: strings.Repeat("0c", 32), PreparedDigest: strings.Repeat("d0", 32),

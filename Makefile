@@ -1,0 +1,61 @@
+# One list of verbs; the first comment behind a name is its help.
+
+GO       ?= go
+TOOL     := $(GO) tool -modfile=.tools.mod
+FUZZTIME ?= 5s
+# libpypto-pd is a C library and is not among the plain programs.
+PROGRAMS := $(filter-out ./cmd/libpypto-pd,$(patsubst %/main.go,./%,$(wildcard cmd/*/main.go)))
+SOURCES  := adapter cgo cmd examples mooncake pd router tests
+
+.DEFAULT_GOAL := help
+.PHONY: help demo build test nocgo lint fuzz bench gen verify dist
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+demo: build ## one request through a router, a prefill and a decode node
+	bin/pypto-pdctl demo
+
+build: ## all programs, into bin/
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ $(PROGRAMS)
+
+test: ## every test, with the race detector
+	$(GO) test -race -timeout 25m ./...
+
+nocgo: ## build and test without cgo, and build for arm64
+	CGO_ENABLED=0 $(GO) vet ./...
+	CGO_ENABLED=0 $(GO) test -tags stdjson ./pd/strictjson ./pd/config ./pd/wire ./pd/journal
+	CGO_ENABLED=0 GOARCH=arm64 $(GO) build ./...
+
+lint: ## gofumpt, go vet and staticcheck, at the versions of .tools.mod
+	@files=$$($(TOOL) gofumpt -l $(wildcard $(SOURCES))) || exit 1; \
+	if [ -n "$$files" ]; then echo "not formatted; run $(TOOL) gofumpt -w on:"; echo "$$files"; exit 1; fi
+	$(GO) vet ./...
+	$(TOOL) staticcheck ./...
+
+fuzz: ## every fuzz target for FUZZTIME each
+	@grep -rE --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*\(' $(wildcard $(SOURCES)) | \
+	sed -E 's|^(.*)/[^/]*:func (Fuzz[A-Za-z0-9_]*).*|\1 \2|' | sort | \
+	while read -r package target; do \
+		echo "fuzz $$package $$target"; \
+		$(GO) test "./$$package" -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) || exit 1; \
+	done
+
+bench: ## every benchmark
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+gen: ## rewrite golden files and generated documents
+	$(GO) test ./tests/conformance -update
+
+verify: gen ## gen, and nothing may differ from what is committed
+	@changed=$$(git status --porcelain) || exit 1; \
+	if [ -n "$$changed" ]; then echo "not committed, or not generated:"; echo "$$changed"; git --no-pager diff; exit 1; fi
+
+dist: ## static programs for both architectures, packed with checksums in dist/
+	@rm -rf dist && mkdir -p dist
+	for arch in amd64 arm64; do \
+		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build -trimpath -ldflags=-s -o dist/pypto-pd-linux-$$arch/ $(PROGRAMS) && \
+		cp LICENSE examples/pd.json dist/pypto-pd-linux-$$arch/ && \
+		tar -C dist -czf dist/pypto-pd-linux-$$arch.tar.gz pypto-pd-linux-$$arch || exit 1; \
+	done
+	cd dist && sha256sum *.tar.gz > SHA256SUMS
