@@ -259,7 +259,7 @@ func TestNoPeer(t *testing.T) {
 
 func TestTooLargeMessageIsNotSent(t *testing.T) {
 	m := read[wire.Abort](t, "abort")
-	m.Reason = strings.Repeat("x", pd.MaxControlBytes)
+	m.From = strings.Repeat("x", pd.MaxControlBytes)
 	_, err := client(t).Abort(bound(t), target.at("127.0.0.1:1"), m)
 	require.ErrorIs(t, err, pd.CodeBodyTooLarge)
 }

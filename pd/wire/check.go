@@ -123,10 +123,3 @@ func (c *check) results(results []pd.UnitResult) {
 		c.text("detail", r.Detail, 0, maxText)
 	})
 }
-
-func clip(s string) string {
-	if len(s) > maxText {
-		return strings.ToValidUTF8(s[:maxText], "") + "…"
-	}
-	return strings.ToValidUTF8(s, "\ufffd")
-}

@@ -15,6 +15,9 @@ func (m *Reserve) Check() error {
 	c.digest("contract_digest", m.ContractDigest)
 	c.digest("metadata_hash", m.MetadataHash)
 	c.digest("prepared_digest", m.PreparedDigest)
+	if m.RemainingMillis < 1 {
+		c.refuse(pd.CodeDeadline, "the request's time was over when it was sent")
+	}
 	c.between("remaining_millis", m.RemainingMillis, 1, pd.MaxTimeout.Milliseconds())
 	c.continuation(m)
 	if c.err != nil {
@@ -203,7 +206,7 @@ func (m *Commit) Check() error {
 // Check implements Message.
 func (m *Committed) Check() error {
 	c := check{message: m}
-	c.id("reservation_id", string(m.Reservation))
+	c.text("reservation_id", string(m.Reservation), 0, pd.MaxIDBytes)
 	c.digest("manifest_hash", m.ManifestHash)
 	return c.result()
 }

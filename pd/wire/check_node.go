@@ -133,7 +133,7 @@ func (c *check) components(k *pd.Contract) {
 		m := &k.Components[i]
 		at := fmt.Sprintf("contract.components[%d]", i)
 		c.id(at+".id", string(m.ID))
-		c.id(at+".atomic", m.Atomic)
+		c.text(at+".atomic", m.Atomic, 0, pd.MaxIDBytes)
 		c.id(at+".dtype", m.DType)
 		c.between(at+".element_bytes", int64(m.ElementBytes), 1, pd.MaxElementBytes)
 		c.between(at+".rows_per_page", int64(m.RowsPerPage), 1, pd.MaxPageRows)

@@ -46,11 +46,12 @@ func Decode[T any, M message[T]](data []byte) (T, error) {
 	return m, nil
 }
 
-// Encode writes a message in canonical form. The error is a *pd.Error:
-// CodeBodyTooLarge where the message does not fit, CodeInternal where a field
-// has no wire form, which is a mistake of the sender.
+// Encode writes a message in canonical form. Texts for people are cut to their
+// bound, so that no message is refused for its wording. The error is a
+// *pd.Error: CodeBodyTooLarge where the message does not fit, CodeInternal where
+// a field has no wire form, which is a mistake of the sender.
 func Encode(m any) ([]byte, error) {
-	b, err := strictjson.Canonical(m)
+	b, err := strictjson.Canonical(clipped(m))
 	switch {
 	case err != nil:
 		return nil, &pd.Error{Op: "write " + Name(m), Code: pd.CodeInternal, Err: err}

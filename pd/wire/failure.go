@@ -6,9 +6,6 @@ import (
 	"github.com/hw-native-sys/pypto-pd/pd"
 )
 
-// maxText bounds a text for people in a message.
-const maxText = 1024
-
 // FailureOf is the answer to a request that failed: the HTTP status of the
 // control port and the body (pd-domain §4.10).
 func FailureOf(err error) (status int, f Failure) {
@@ -36,7 +33,7 @@ func (f *Failure) Err(op string, node pd.NodeID) error {
 func (f *Failure) Check() error {
 	c := check{message: f}
 	c.text("error.code", f.Error.Code, 1, pd.MaxIDBytes)
-	c.text("error.message", f.Error.Message, 0, 2*maxText)
+	c.text("error.message", f.Error.Message, 0, maxText)
 	return c.result()
 }
 

@@ -122,7 +122,8 @@ func TestDecodeRefuses(t *testing.T) {
 		{"reserve", `"</é>"`, `""`, pd.CodeInvalidRequest, "stop[1] has 0 bytes, want 1..1024"},
 		{"reserve", `"</é>"`, many(`"x"`, 16), pd.CodeInvalidRequest, "stop has 17 elements, want 0..16"},
 		{"reserve", `"eos":2`, `"eos":-2`, pd.CodeInvalidRequest, "eos is -2"},
-		{"reserve", `"remaining_millis":299999`, `"remaining_millis":0`, pd.CodeInvalidRequest, "remaining_millis is 0"},
+		{"reserve", `"remaining_millis":299999`, `"remaining_millis":0`, pd.CodeDeadline, "the request's time was over when it was sent"},
+		{"reserve", `"remaining_millis":299999`, `"remaining_millis":99999999999`, pd.CodeInvalidRequest, "remaining_millis is 99999999999"},
 
 		{"reserved", `[[0,2],[9,1]]`, `[[0,16384],[9,1]]`, pd.CodeInvalidRequest, "tables.full: page table has more than 16384 pages"},
 		{"reserved", `[[0,2],[9,1]]`, `[[0,0]]`, pd.CodeMalformed, "tables.full[0] (line 1, column"},
@@ -265,7 +266,7 @@ func TestFailuresKeepTheirCode(t *testing.T) {
 	assert.Equal(t, FailureBody{Code: "NODE_BUSY", Message: "NODE_BUSY", Retryable: true, Definite: true}, f.Error)
 
 	_, f = FailureOf(errors.New(strings.Repeat("é", 5000) + "\xff"))
-	assert.LessOrEqual(t, len(f.Error.Message), 1030)
+	assert.LessOrEqual(t, len(f.Error.Message), maxText)
 	require.NoError(t, f.Check())
 	_, err := Encode(&f)
 	require.NoError(t, err)
@@ -274,6 +275,32 @@ func TestFailuresKeepTheirCode(t *testing.T) {
 	back := f.Err("op", "n")
 	assert.Equal(t, pd.CodeInternal, pd.CodeOf(back))
 	assert.EqualError(t, back, "op at n: unknown code NEWER_CODE: m (INTERNAL)")
+}
+
+// TestNoMessageIsRefusedForItsWording: an abort that its peer refuses would hold
+// memory, so what is written for people always fits.
+func TestNoMessageIsRefusedForItsWording(t *testing.T) {
+	long := strings.Repeat("é", 4000) + "\xff"
+	a, err := Decode[Abort]([]byte(vector(t, "abort")))
+	require.NoError(t, err)
+	a.Reason, a.Results[0].Detail = long, long
+	n, err := Decode[Node]([]byte(vector(t, "node")))
+	require.NoError(t, err)
+	n.Reason = long
+	s, err := Decode[Status]([]byte(vector(t, "status")))
+	require.NoError(t, err)
+	s.Why = "\xff"
+	r := Results{Fence: a.Fence, Results: a.Results}
+	c, err := Decode[Commit]([]byte(vector(t, "commit")))
+	require.NoError(t, err)
+	c.Results = a.Results
+	for name, m := range map[string]Message{"abort": &a, "node": &n, "status": &s, "results": &r, "commit": &c} {
+		b, err := Encode(m)
+		require.NoError(t, err, name)
+		assert.NoError(t, decoders[name](b), name)
+	}
+	assert.Equal(t, long, a.Reason, "the message itself is not changed")
+	assert.Equal(t, long, a.Results[0].Detail)
 }
 
 // TestLongestPromptFits: the reference launch's longest prompt travels in one
