@@ -107,3 +107,12 @@ func TestErrorsAreRecognisedByTheirBeginning(t *testing.T) {
 	require.False(t, IsErrorData([]byte(`{"id":"error"`)))
 	require.False(t, IsErrorData([]byte(Done)))
 }
+
+func TestErrorsOfNodesAreReadBack(t *testing.T) {
+	sent := &pd.Error{Code: pd.CodeContextLength, Text: "too long \"x\"", Param: "prompt"}
+	require.Equal(t, sent, ReadError(AppendError(nil, sent), "odd"))
+	require.Equal(t, &pd.Error{Code: pd.CodeInternal, Text: "it"}, ReadError([]byte(`{"error":{"message":"it","code":503,"param":null}}`), "odd"))
+	for _, body := range []string{"", "<html>", `{"error":`, `[]`, `{"detail":"x"}`} {
+		require.Equal(t, &pd.Error{Code: pd.CodeInternal, Text: "odd"}, ReadError([]byte(body), "odd"), body)
+	}
+}

@@ -6,6 +6,6 @@
 // each hop. What a router says by itself, it says with the error bodies of
 // pd/openai.
 //
-// It knows no pair, no replica and no policy. Goroutines: one per Leg, which
-// ends with the leg's answer or its context; Leg.Done says when.
+// It knows no pair, no replica and no policy, and it starts no goroutine: a
+// leg runs on its owner's.
 package relay

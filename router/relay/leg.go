@@ -7,32 +7,36 @@ import (
 	"github.com/hw-native-sys/pypto-pd/pd/edge"
 )
 
-// Leg is one upstream request of a call. Its goroutine sends the request and
-// waits for the answer's head; the answer then belongs to whoever started it.
+// Leg is one upstream request of a call, which its owner can await and cancel
+// from other goroutines than the one that runs it.
 type Leg struct {
 	// constant
+	ctx     context.Context
 	cancel  context.CancelCauseFunc
+	client  *edge.Client
+	request edge.Request
 	sent    chan struct{}
 	head    chan struct{}
-	started time.Time
 
 	// written before head is closed
 	exchange *edge.Exchange
 	err      error
-	headAt   time.Time
+	took     time.Duration
 }
 
-// Start sends a request. It ends with ctx or Cancel. The request's fields are
+// NewLeg prepares a request that ends with ctx or Cancel. Its fields are
 // borrowed until Sent is closed.
-func Start(ctx context.Context, client *edge.Client, r edge.Request) *Leg {
+func NewLeg(ctx context.Context, client *edge.Client, r edge.Request) *Leg {
 	ctx, cancel := context.WithCancelCause(ctx)
-	l := &Leg{cancel: cancel, sent: make(chan struct{}), head: make(chan struct{}), started: time.Now()}
-	go l.run(ctx, client, r)
-	return l
+	return &Leg{ctx: ctx, cancel: cancel, client: client, request: r, sent: make(chan struct{}), head: make(chan struct{})}
 }
 
-func (l *Leg) run(ctx context.Context, client *edge.Client, r edge.Request) {
-	x, err := client.Send(ctx, r)
+// Run sends the request and waits for the answer's head. It is called once, on
+// a goroutine of the owner's.
+func (l *Leg) Run() {
+	started := time.Now()
+	x, err := l.client.Send(l.ctx, l.request)
+	l.request = edge.Request{}
 	close(l.sent)
 	if err == nil {
 		if err = x.Await(); err != nil {
@@ -40,7 +44,7 @@ func (l *Leg) run(ctx context.Context, client *edge.Client, r edge.Request) {
 			x = nil
 		}
 	}
-	l.exchange, l.err, l.headAt = x, err, time.Now()
+	l.exchange, l.err, l.took = x, err, time.Since(started)
 	close(l.head)
 }
 
@@ -48,8 +52,7 @@ func (l *Leg) run(ctx context.Context, client *edge.Client, r edge.Request) {
 // borrowed any more.
 func (l *Leg) Sent() <-chan struct{} { return l.sent }
 
-// Head is closed when the answer's head is there or the leg has failed. The
-// leg's goroutine has then ended.
+// Head is closed when the answer's head is there or the leg has failed.
 func (l *Leg) Head() <-chan struct{} { return l.head }
 
 // Answer is the exchange after its head, or the error, an *edge.ExchangeError.
@@ -64,7 +67,7 @@ func (l *Leg) Answer() (*edge.Exchange, error) {
 // time to release the leg's context.
 func (l *Leg) Cancel(why error) { l.cancel(why) }
 
-// Close cancels the leg, waits for its goroutine and closes its exchange.
+// Close cancels the leg, waits for Run and closes the exchange.
 func (l *Leg) Close(why error) {
 	l.cancel(why)
 	<-l.head
@@ -73,8 +76,8 @@ func (l *Leg) Close(why error) {
 	}
 }
 
-// Elapsed is how long the head took; it waits for Head.
-func (l *Leg) Elapsed() time.Duration {
+// Took is how long the head took; it waits for Head.
+func (l *Leg) Took() time.Duration {
 	<-l.head
-	return l.headAt.Sub(l.started)
+	return l.took
 }

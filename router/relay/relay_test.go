@@ -88,7 +88,8 @@ func TestLegsEndWithTheirContext(t *testing.T) {
 	client := edge.NewClient(edge.ClientConfig{})
 	defer client.Close()
 	why := errors.New("the other leg failed")
-	l := relay.Start(context.Background(), client, edge.Request{Method: "POST", Address: address, Target: "/", Body: []byte("x")})
+	l := relay.NewLeg(context.Background(), client, edge.Request{Method: "POST", Address: address, Target: "/", Body: []byte("x")})
+	go l.Run()
 	<-l.Sent()
 	<-silent
 	l.Cancel(why)
@@ -96,7 +97,8 @@ func TestLegsEndWithTheirContext(t *testing.T) {
 	require.ErrorIs(t, err, why)
 	l.Close(nil)
 
-	l = relay.Start(context.Background(), client, edge.Request{Method: "POST", Address: "127.0.0.1:1", Target: "/"})
+	l = relay.NewLeg(context.Background(), client, edge.Request{Method: "POST", Address: "127.0.0.1:1", Target: "/"})
+	l.Run()
 	_, err = l.Answer()
 	require.True(t, edge.DialFailed(err))
 	<-l.Sent()

@@ -1,0 +1,173 @@
+package pdrouter
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/hw-native-sys/pypto-pd/pd"
+	"github.com/hw-native-sys/pypto-pd/pd/edge"
+	"github.com/hw-native-sys/pypto-pd/pd/wire"
+)
+
+// side is one half of a handoff: which node and which life of it.
+func (h *handoff) side(role pd.Role) (*node, pd.BootID) {
+	if role == pd.Prefill {
+		return h.pair.prefill, h.pair.fence.Prefill.Boot
+	}
+	return h.pair.decode, h.pair.fence.Decode.Boot
+}
+
+// end gives a side's slot back: its node has answered, or has seen nothing.
+func (h *handoff) end(role pd.Role) {
+	h.mu.Lock()
+	h.over[role] = true
+	h.mu.Unlock()
+	n, boot := h.side(role)
+	h.router.pool.free(n, boot, h.pair.fence.Handoff)
+}
+
+func (h *handoff) isOver(role pd.Role) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.over[role]
+}
+
+// abandon ends a request that failed or was left: both legs are closed, and
+// each node that may still be running it is told so and asked until it confirms.
+// That is done apart from the call, whose client does not wait for it.
+func (h *handoff) abandon(err error) {
+	reason := "the request failed"
+	switch cause := context.Cause(h.call.Context()); {
+	case errors.Is(cause, edge.ErrClientGone):
+		reason = reasonGone
+	case cause != nil:
+		reason = "the router is stopping"
+	case err != nil:
+		reason = clip(err.Error())
+	case h.result.code != 0:
+		reason = h.result.code.String()
+	}
+	why := errOver
+	if cause := context.Cause(h.call.Context()); cause != nil {
+		why = cause
+	}
+	// Asked before the legs break, so that this reason is the one that is told.
+	h.confirm(pd.Decode, reason)
+	h.confirm(pd.Prefill, reason)
+	h.decode.Cancel(why)
+	h.prefill.Cancel(why)
+}
+
+const (
+	reasonGone = "the client is gone"
+	// maxReason bounds a reason on the wire.
+	maxReason = 256
+)
+
+func clip(s string) string {
+	if len(s) > maxReason {
+		return s[:maxReason]
+	}
+	return s
+}
+
+// confirm starts asking one side, once.
+func (h *handoff) confirm(role pd.Role, reason string) {
+	h.mu.Lock()
+	skip := h.over[role] || h.asking[role]
+	h.asking[role] = true
+	h.mu.Unlock()
+	if skip {
+		return
+	}
+	n, boot := h.side(role)
+	if h.router.pool.unconfirm(n, boot, h.pair.fence.Handoff) {
+		h.router.tasks.Go(func() { h.ask(role, reason) })
+	}
+}
+
+// ask aborts one side until its node says that the handoff is over there, or
+// until a new boot has cleared the slot. Each call is bounded by
+// handoff_timeout; there is no end to asking, because only an answer frees.
+func (h *handoff) ask(role pd.Role, reason string) {
+	r := h.router
+	n, boot := h.side(role)
+	m := wire.Abort{Fence: h.pair.fence, From: "router", Reason: reason}
+	pause := pd.FactAskFirst
+	for r.pool.holds(n, boot, h.pair.fence.Handoff) {
+		ctx, cancel := context.WithTimeout(r.base, r.config.HandoffTimeout)
+		status, err := r.control.Abort(ctx, n.control, m)
+		cancel()
+		if settled(status, err) {
+			h.end(role)
+			r.stats.confirmed()
+			r.options.Log.Debug("abort confirmed", "request", h.pair.fence.Request, "handoff", h.pair.fence.Handoff, "node", n.id, "state", status.State)
+			return
+		}
+		if r.base.Err() != nil {
+			break
+		}
+		r.options.Log.Warn("abort unconfirmed", "request", h.pair.fence.Request, "handoff", h.pair.fence.Handoff, "node", n.id, "state", status.State, "error", err)
+		n.poke()
+		timer := time.NewTimer(pause)
+		select {
+		case <-r.base.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+		pause = min(2*pause, pd.FactAskMost)
+	}
+}
+
+// settled says that a node's answer to an abort means that it runs the handoff
+// no more. Quarantine is an end, too: the memory is held, and the node itself
+// says in its health what that means for new requests.
+func settled(s wire.Status, err error) bool {
+	if err != nil {
+		code := pd.CodeOf(err)
+		return code == pd.CodeStaleBoot || code == pd.CodeUnknownKey
+	}
+	switch s.State {
+	case "Retired", "Completed", "Aborted", "Quarantined":
+		return true
+	}
+	return false
+}
+
+// prefillFailedLate deals with a prefill that failed after decode's answer had
+// begun. Where decode owns the request already that is no error. Where it still
+// waits for prefill it is told, so that its client need not wait for the
+// timeouts between the nodes.
+func (h *handoff) prefillFailedLate(bad *refused) {
+	r := h.router
+	f := h.pair.fence
+	err := bad.err
+	if err == nil {
+		err = pd.Errorf(pd.CodeTransferFailed, "prefill", "status %d", bad.status)
+	}
+	h.pair.prefill.poke()
+	if errors.Is(err, edge.ErrClientGone) {
+		// The call ends decode's side, unless that is over already.
+		h.confirm(pd.Prefill, reasonGone)
+		return
+	}
+	h.confirm(pd.Prefill, "its answer was lost")
+	h.mu.Lock()
+	done := h.over[pd.Decode] || h.asking[pd.Decode]
+	h.mu.Unlock()
+	if done || r.base.Err() != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.base, r.config.HandoffTimeout)
+	defer cancel()
+	status, statusErr := r.control.Status(ctx, h.pair.decode.control, wire.StatusQuery{Fence: f})
+	r.options.Log.Warn("prefill failed late", "request", f.Request, "handoff", f.Handoff, "node", h.pair.prefill.id, "error", err, "decode_state", status.State)
+	if statusErr != nil || status.Admitted || h.isOver(pd.Decode) {
+		return
+	}
+	// Its answer ends with decode's own error event, which gives the slot back.
+	if _, err := r.control.Abort(ctx, h.pair.decode.control, wire.Abort{Fence: f, From: "router", Reason: "prefill failed: " + clip(err.Error())}); err != nil {
+		r.options.Log.Warn("abort unconfirmed", "request", f.Request, "handoff", f.Handoff, "node", h.pair.decode.id, "error", err)
+	}
+}

@@ -1,0 +1,184 @@
+package pdrouter
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hw-native-sys/pypto-pd/pd"
+	"github.com/hw-native-sys/pypto-pd/pd/config"
+	"github.com/hw-native-sys/pypto-pd/pd/control"
+	"github.com/hw-native-sys/pypto-pd/pd/edge"
+	"github.com/hw-native-sys/pypto-pd/pd/openai"
+	"github.com/hw-native-sys/pypto-pd/router/relay"
+)
+
+// QueueOptions let requests wait for a pair. By default none waits.
+type QueueOptions struct {
+	// Size bounds how many requests wait; 0 refuses at once.
+	Size int
+	// Timeout bounds how long one waits.
+	Timeout time.Duration
+}
+
+// Options are what a router is made of. Zero durations take the defaults.
+type Options struct {
+	Config *config.Config
+	// Boot is this life of the router.
+	Boot pd.BootID
+	// PollInterval is how often each node is asked (1 s), PollTimeout how long
+	// it may take to answer (2 s).
+	PollInterval time.Duration
+	PollTimeout  time.Duration
+	Queue        QueueOptions
+	Log          *slog.Logger
+}
+
+// Router is the external PD router. Handle answers calls once Run runs.
+type Router struct {
+	// constant
+	options Options
+	config  *config.Config
+	pool    *pool
+	stats   *stats
+	times   *times
+	metrics edge.Handler
+	started time.Time
+	// base ends with Run; everything that outlives a call ends with it.
+	base context.Context
+	stop context.CancelFunc
+	// Pools apart: a stream never waits behind a probe, nor an abort behind
+	// either.
+	legs    *edge.Client
+	control *control.Client
+	probes  *control.Client
+
+	draining atomic.Bool
+	// calls are running generations, tasks what may outlive them.
+	calls sync.WaitGroup
+	tasks sync.WaitGroup
+}
+
+// New makes a router.
+func New(o Options) *Router {
+	o.PollInterval = cmp.Or(o.PollInterval, time.Second)
+	o.PollTimeout = cmp.Or(o.PollTimeout, 2*time.Second)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	base, stop := context.WithCancel(context.Background())
+	r := &Router{
+		options: o, config: o.Config, pool: newPool(o.Config, o.Queue), started: time.Now(),
+		base: base, stop: stop,
+		legs:    edge.NewClient(edge.ClientConfig{}),
+		control: control.NewClient(control.ClientConfig{}),
+		probes:  control.NewClient(control.ClientConfig{DialTimeout: o.PollTimeout}),
+	}
+	r.stats, r.times = newStats(), newTimes()
+	r.metrics = newMetrics(r)
+	return r
+}
+
+// Run asks the nodes until ctx ends. It then cuts what still runs and returns
+// when everything has ended. It is called once, and its context ends after the
+// edge server that calls Handle.
+func (r *Router) Run(ctx context.Context) {
+	stopped := context.AfterFunc(ctx, r.stop)
+	defer stopped()
+	var polls sync.WaitGroup
+	for _, n := range r.pool.nodes() {
+		polls.Go(func() { r.poll(r.base, n) })
+	}
+	polls.Wait()
+	r.calls.Wait()
+	r.tasks.Wait()
+	r.legs.Close()
+	r.control.Close()
+	r.probes.Close()
+}
+
+// Drain refuses new generations from now on; /health says draining.
+func (r *Router) Drain() { r.draining.Store(true) }
+
+// Settle waits until no generation runs and every slot is confirmed, or until
+// ctx ends. It is called after Drain.
+func (r *Router) Settle(ctx context.Context) error {
+	done := make(chan struct{})
+	r.tasks.Go(func() {
+		defer close(done)
+		tick := time.NewTicker(settleInterval)
+		defer tick.Stop()
+		for r.stats.running() > 0 || r.pool.taken() > 0 {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			case <-r.base.Done():
+				return
+			}
+		}
+	})
+	<-done
+	if r.stats.running() > 0 || r.pool.taken() > 0 {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+const settleInterval = 20 * time.Millisecond
+
+// Handle answers one call; it is an edge.Handler.
+func (r *Router) Handle(c *edge.Call) {
+	path := c.Path()
+	want := "GET"
+	var handler edge.Handler
+	kind, generates := openai.KindOf(path)
+	switch {
+	case generates:
+		want = "POST"
+		handler = func(c *edge.Call) { r.generate(c, kind) }
+	case path == "/health":
+		handler = r.health
+	case path == openai.PathModels:
+		handler = r.models
+	case strings.HasPrefix(path, openai.PathModels+"/"):
+		handler = r.model
+	case path == "/metrics":
+		handler = r.metrics
+	case path == "/metrics/json":
+		handler = r.snapshot
+	default:
+		relay.ReplyError(c, pd.Errorf(pd.CodeNotFound, "route request", "there is no such path here"))
+		return
+	}
+	if m := c.Method(); m != want && (m != "HEAD" || want != "GET") {
+		c.SetHeader("Allow", want)
+		relay.ReplyError(c, pd.Errorf(pd.CodeMethodNotAllowed, "route request", "%s takes %s", path, want))
+		return
+	}
+	handler(c)
+}
+
+func (r *Router) models(c *edge.Call) {
+	list := r.served()
+	if len(list) == 0 {
+		relay.ReplyError(c, pd.Errorf(pd.CodeNoPair, "list models", "no node has told its model yet; /health says why"))
+		return
+	}
+	c.Reply(200, openai.TypeJSON, openai.AppendModels(nil, list...))
+}
+
+func (r *Router) model(c *edge.Call) {
+	name := strings.TrimPrefix(c.Path(), openai.PathModels+"/")
+	for _, m := range r.served() {
+		if m.ID == name {
+			c.Reply(200, openai.TypeJSON, openai.AppendModel(nil, m))
+			return
+		}
+	}
+	relay.ReplyError(c, &pd.Error{Op: "find model", Code: pd.CodeModelNotFound, Text: "this model is not served here", Param: "model"})
+}
