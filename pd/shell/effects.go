@@ -126,22 +126,24 @@ func (s *Shell) openSession(e node.OpenSession) {
 	})
 }
 
-// ownerEvents turns what owners report into events; started is the zero of the
-// owners' nanoseconds.
-type ownerEvents struct {
+// OwnerEvents receives what the owners of a node report. Owners are opened
+// before the shell that listens to them, because the node announces their
+// registry; New binds the two. Until then nothing can be reported, since
+// nothing was submitted.
+type OwnerEvents struct {
 	shell   *Shell
 	started time.Time
 }
 
-// OwnerEvents receives what the owners of this node report. started is when
-// they were opened.
-func (s *Shell) OwnerEvents(started time.Time) owner.Events { return &ownerEvents{s, started} }
+// NewOwnerEvents is made right before the owners are opened: their nanoseconds
+// count from there.
+func NewOwnerEvents() *OwnerEvents { return &OwnerEvents{started: time.Now()} }
 
 // UnitSettled implements owner.Events; the node acts on whole chunks.
-func (o *ownerEvents) UnitSettled(owner.UnitSettled) {}
+func (o *OwnerEvents) UnitSettled(owner.UnitSettled) {}
 
 // ChunkSettled implements owner.Events.
-func (o *ownerEvents) ChunkSettled(c owner.ChunkSettled) {
+func (o *OwnerEvents) ChunkSettled(c owner.ChunkSettled) {
 	o.shell.cfg.Record(Line{
 		Record: node.Record{Event: "TRANSFER", Fence: pd.Fence{Handoff: c.Handoff}, Chunk: c.Chunk, Bytes: c.Bytes},
 		At:     time.Now(), Began: o.started.Add(time.Duration(c.Began)), Ended: o.started.Add(time.Duration(c.Ended)),
@@ -150,7 +152,7 @@ func (o *ownerEvents) ChunkSettled(c owner.ChunkSettled) {
 }
 
 // HandoffStopped implements owner.Events.
-func (o *ownerEvents) HandoffStopped(h owner.HandoffStopped) {
+func (o *OwnerEvents) HandoffStopped(h owner.HandoffStopped) {
 	o.shell.event(node.Sealed{Handoff: h.Handoff, Fact: h.Fact})
 }
 

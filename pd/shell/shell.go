@@ -23,10 +23,12 @@ const tick = 500 * time.Millisecond
 
 // Config is what a node is made of. Nothing in it is owned by the shell.
 type Config struct {
-	Node    node.Config
-	Owners  owner.Service
-	Engine  engine.PD
-	Control *control.Client
+	Node   node.Config
+	Owners owner.Service
+	// OwnerEvents is what the owners were opened with.
+	OwnerEvents *OwnerEvents
+	Engine      engine.PD
+	Control     *control.Client
 	// Addresses are the control addresses of the peers, from pd.json.
 	Addresses map[pd.NodeID]string
 	// Descriptor is the constant part of what the node says of itself.
@@ -93,7 +95,7 @@ var (
 	_ engine.Generator = (*Shell)(nil)
 	_ engine.Events    = (*Shell)(nil)
 	_ control.Service  = (*Shell)(nil)
-	_ owner.Events     = (*ownerEvents)(nil)
+	_ owner.Events     = (*OwnerEvents)(nil)
 )
 
 // New makes a node that takes nothing in before Run.
@@ -103,6 +105,7 @@ func New(cfg Config) *Shell {
 		outgoing: map[outgoing]context.CancelFunc{}, posts: map[node.PostID]*post{}, byID: map[pd.HandoffID]*post{},
 		answers: map[node.CallID]chan answer{}, lasts: map[pd.HandoffID]engine.Output{},
 	}
+	cfg.OwnerEvents.shell = s
 	s.publish()
 	return s
 }

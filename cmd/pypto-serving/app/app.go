@@ -1,0 +1,137 @@
+// Package app is pypto-serving as a function: flags → config → Run. It wires
+// the reference engine, owners, node and HTTP side together and holds no logic
+// of its own.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/hw-native-sys/pypto-pd/cmd/program"
+	"github.com/hw-native-sys/pypto-pd/pd/edge"
+	"github.com/hw-native-sys/pypto-pd/pd/serve"
+)
+
+// Run runs one node until the context ends, then drains it. It returns the
+// process's exit code.
+func Run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int {
+	var f flags
+	if code, ok := program.Parse(name, "Serve a model: an ordinary replica, or one side of a prefill/decode pair.", &f, args, stdout, stderr); !ok {
+		return code
+	}
+	s, err := f.check()
+	if err != nil {
+		return program.Complain(name, stderr, program.Usage, err)
+	}
+	if s.Backend == "npu" {
+		return program.Complain(name, stderr, program.Usage, errors.New("--backend npu: this build has no native data plane; use --backend sim"))
+	}
+	log := f.Logger(stderr)
+	var entry *pdEntry
+	if s.role != 0 {
+		entry, err = loadEntry(&s)
+		if err != nil {
+			return program.Complain(name, stderr, program.Usage, err)
+		}
+	}
+	if err := run(ctx, s, entry, env, stdout, log); err != nil {
+		return program.Complain(name, stderr, program.Failed, err)
+	}
+	return program.Done
+}
+
+// run binds every port before it allocates anything, then serves.
+func run(ctx context.Context, s settings, entry *pdEntry, env []string, stdout io.Writer, log *slog.Logger) error {
+	l, err := listen(s, log)
+	if err != nil {
+		return err
+	}
+	var n server
+	if entry == nil {
+		n, err = newReplica(s)
+	} else {
+		n, err = newPDNode(ctx, s, entry, log)
+	}
+	if err != nil {
+		shutdown(l, 0)
+		return err
+	}
+	return serveNode(ctx, s, n, l, env, stdout, log)
+}
+
+// server is a node of any role, assembled and bound, not yet serving.
+type server interface {
+	// http is the HTTP side.
+	http() serve.Config
+	// run works until the context ends.
+	run(ctx context.Context)
+	// drain waits until nothing is in progress.
+	drain(ctx context.Context) error
+	// ready is the line that says where the node is.
+	ready() string
+	// close frees what the node holds, after run has returned.
+	close(ctx context.Context) error
+}
+
+// listen binds an address before anything is allocated.
+func listen(s settings, log *slog.Logger) (*edge.Server, error) {
+	l, err := edge.Listen(edge.ServerConfig{
+		Address: net.JoinHostPort(s.Host, strconv.Itoa(s.Port)), MaxBody: s.MaxBody, Refuse: serve.Refuse, Log: log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("HTTP port: %w", err)
+	}
+	return l, nil
+}
+
+// serveNode runs a node from ready to drained.
+func serveNode(ctx context.Context, s settings, n server, l *edge.Server, env []string, stdout io.Writer, log *slog.Logger) (err error) {
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	var running sync.WaitGroup
+	defer func() {
+		end()
+		running.Wait()
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		err = errors.Join(err, n.close(closing))
+	}()
+	if err := program.ServePprof(life, s.Pprof, log); err != nil {
+		shutdown(l, 0)
+		return err
+	}
+	running.Go(func() { n.run(life) })
+	served := make(chan error, 1)
+	side := serve.New(n.http())
+	go func() { served <- l.Serve(side.Handle) }()
+	fmt.Fprintf(stdout, "%s ready: %s http=%s model=%s\n", name, n.ready(), l.Addr(), s.ServedModel)
+	if err := program.Notify(env, "READY=1"); err != nil {
+		log.Warn("service manager", "err", err)
+	}
+	select {
+	case <-ctx.Done():
+	case err := <-served:
+		return fmt.Errorf("HTTP server: %w", err)
+	}
+	log.Info("stopping", "why", context.Cause(ctx), "drain_timeout", s.drain)
+	_ = program.Notify(env, "STOPPING=1")
+	draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.drain)
+	defer cancel()
+	err = n.drain(draining)
+	shutdown(l, time.Second)
+	<-served
+	return err
+}
+
+// shutdown ends a server; what still runs after the grace is cut.
+func shutdown(l *edge.Server, grace time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	_ = l.Shutdown(ctx) // an expired grace cuts connections, which is what is wanted
+}

@@ -1,0 +1,240 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/hw-native-sys/pypto-pd/pd"
+	"github.com/hw-native-sys/pypto-pd/pd/config"
+	"github.com/hw-native-sys/pypto-pd/pd/control"
+	"github.com/hw-native-sys/pypto-pd/pd/engine/reference"
+	"github.com/hw-native-sys/pypto-pd/pd/node"
+	"github.com/hw-native-sys/pypto-pd/pd/owner"
+	"github.com/hw-native-sys/pypto-pd/pd/serve"
+	"github.com/hw-native-sys/pypto-pd/pd/shell"
+	"github.com/hw-native-sys/pypto-pd/pd/strictjson"
+	"github.com/hw-native-sys/pypto-pd/pd/transfer"
+	"github.com/hw-native-sys/pypto-pd/pd/transfer/simulator"
+	"github.com/hw-native-sys/pypto-pd/pd/wire"
+)
+
+// attemptMargin is how much earlier than the control calls a native attempt
+// gives up, so that its own verdict comes first (pd-domain §4.9).
+const attemptMargin = 5 * time.Second
+
+// pdEntry is this node's place in pd.json.
+type pdEntry struct {
+	config   *config.Config
+	entry    config.Entry
+	provider transfer.Provider
+}
+
+// loadEntry reads pd.json and settles host, port and provider. Every error is
+// one of usage.
+func loadEntry(s *settings) (*pdEntry, error) {
+	c, err := config.Load(s.PDConfig)
+	if err != nil {
+		return nil, err
+	}
+	e, err := c.Select(s.role, s.PDNodeID)
+	if err != nil {
+		return nil, err
+	}
+	if s.Port == 0 {
+		s.Port = e.Port
+	}
+	if s.Port != e.Port {
+		return nil, fmt.Errorf("--port %d: the pd.json entry of %s has port %d", s.Port, e.NodeID, e.Port)
+	}
+	if s.Host == "" {
+		s.Host = e.Host
+	}
+	if s.MaxNumSeqs < c.Capacity || slotsPerRank < c.Capacity {
+		return nil, fmt.Errorf("runtime.capacity %d: want at most --max-num-seqs %d and the %d request slots of a rank", c.Capacity, s.MaxNumSeqs, slotsPerRank)
+	}
+	p, err := provider(*s, c.Provider)
+	if err != nil {
+		return nil, err
+	}
+	return &pdEntry{config: c, entry: e, provider: p}, nil
+}
+
+// provider is the map from names in pd.json to data planes.
+func provider(s settings, name string) (transfer.Provider, error) {
+	switch name {
+	case simulator.Name:
+		faults, err := readFaults(s.SimFaults)
+		if err != nil {
+			return nil, err
+		}
+		return simulator.New(simulator.Config{
+			Link: simulator.Link{BytesPerSecond: s.SimLinkRate, Latency: s.linkLatency}, Faults: faults, Seed: s.SimSeed,
+		})
+	case "mooncake":
+		return nil, errors.New(`provider mooncake: this build has no native data plane (libtransfer_engine.so); set "provider": "simulator" in pd.json to run without it`)
+	}
+	return nil, fmt.Errorf("provider %q is unknown", name)
+}
+
+func readFaults(path string) ([]simulator.Fault, error) {
+	if path == "" {
+		return nil, nil
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("--sim-faults: %w", err)
+	}
+	var file struct {
+		Faults []simulator.Fault `json:"faults"`
+	}
+	if err := strictjson.Decode(b, &file, strictjson.Limits{}); err != nil {
+		return nil, fmt.Errorf("--sim-faults %s: %w", path, err)
+	}
+	return file.Faults, nil
+}
+
+// pdNode is one side of a pair.
+type pdNode struct {
+	settings settings
+	role     pd.Role
+	self     pd.Peer
+	entry    config.Entry
+	run_     pd.RunID
+
+	owners  *owner.Group
+	engine  *reference.Engine
+	shell   *shell.Shell
+	client  *control.Client
+	control *control.Server
+	log     *slog.Logger
+}
+
+// newPDNode binds the control port, then allocates, registers and wires.
+func newPDNode(ctx context.Context, s settings, p *pdEntry, log *slog.Logger) (_ server, err error) {
+	n := &pdNode{
+		settings: s, role: s.role, self: pd.Peer{Node: p.entry.NodeID, Boot: pd.NewBootID()}, entry: p.entry, run_: p.config.Run(),
+		log: log.With("run", p.config.Run(), "node", p.entry.NodeID, "role", s.role),
+	}
+	n.control, err = control.Listen(control.ServerConfig{Address: p.entry.ControlAddress(), Log: log, Refused: func(err error) {
+		n.log.Warn("refused on the control port", "err", err)
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("control port: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+			defer cancel()
+			_ = n.close(closing)
+		}
+	}()
+	contract := s.adapter.Contract(s.revision, p.provider.Name())
+	digest, err := wire.ContractDigest(&contract)
+	if err != nil {
+		return nil, err
+	}
+	layout := layoutOf(s, &contract)
+	events := shell.NewOwnerEvents()
+	n.owners, err = owner.Open(ctx, owner.Config{
+		Peer: n.self, Topology: s.topology, Contract: &contract,
+		PagesPerLayer: layout.PagesPerLayer, RingPeriods: layout.RingPeriods, BootstrapSlots: layout.BootstrapSlots,
+		Provider: p.provider, Hostname: p.entry.TransferHostname,
+		AttemptTimeout: max(p.config.HandoffTimeout-attemptMargin, p.config.HandoffTimeout/2), Events: events,
+	})
+	if err != nil {
+		return nil, err
+	}
+	n.engine = newEngine(s, &contract, layout, n.owners.Memory)
+	n.client = control.NewClient(control.ClientConfig{})
+	peers, addresses := map[pd.NodeID]struct{}{}, map[pd.NodeID]string{}
+	for _, e := range p.config.Entries(s.role.Other()) {
+		peers[e.NodeID] = struct{}{}
+		addresses[e.NodeID] = e.ControlAddress()
+	}
+	n.shell = shell.New(shell.Config{
+		Node: node.Config{
+			Role: s.role, Self: n.self, Run: n.run_, Contract: &contract, ContractDigest: digest,
+			Registry: n.owners.Registry(), Peers: peers, Capacity: p.config.Capacity,
+			HandoffTimeout: p.config.HandoffTimeout, RequestTimeout: p.config.RequestTimeout,
+			MaxModelTokens: s.MaxModelLen, Allocator: n.engine.Pool(),
+		},
+		Owners: n.owners, OwnerEvents: events, Engine: n.engine, Control: n.client, Addresses: addresses,
+		Descriptor: wire.Node{
+			ProtocolVersion: pd.ProtocolVersion, Role: s.role, Node: n.self.Node, Boot: n.self.Boot, Run: n.run_,
+			HTTPAddress: p.entry.HTTPAddress(), ControlAddress: p.entry.ControlAddress(), TransferHostname: p.entry.TransferHostname,
+			ServedModel: s.ServedModel, MaxModelTokens: s.MaxModelLen, Contract: contract, ContractDigest: digest,
+			Topology: s.topology, RingPeriods: layout.RingPeriods, PrefixCaching: s.PrefixCaching,
+		},
+		Record: n.record, Log: n.log,
+	})
+	return n, nil
+}
+
+// record logs what the node tells.
+func (n *pdNode) record(l shell.Line) {
+	n.log.Debug(l.Event, "handoff", l.Fence.Handoff, "chunk", l.Chunk, "bytes", l.Bytes, "code", l.Code, "detail", l.Detail)
+}
+
+func (n *pdNode) http() serve.Config {
+	return serve.Config{
+		Role: n.role, Self: n.self, Run: n.run_, Model: n.engine, Generator: n.shell,
+		ServedModel: n.settings.ServedModel, DefaultMaxTokens: n.settings.maxNew, Log: n.log,
+		Health: func() (bool, []byte) {
+			v := n.shell.Snapshot()
+			ok := v.Health == pd.Ready
+			reason := v.Reason
+			if v.Health == pd.RecoveryRequired {
+				reason = "PD_RECOVERY_REQUIRED: " + reason
+			}
+			return ok, healthBody(map[string]any{
+				"status": status(ok), "role": n.role.String(), "run_id": n.run_, "node_id": n.self.Node, "boot_id": n.self.Boot,
+				"state": v.Health.String(), "reason": reason, "capacity": v.Capacity, "pins": v.Pins,
+			})
+		},
+		Routes: pdRoutes(n),
+	}
+}
+
+func (n *pdNode) run(ctx context.Context) {
+	engine, stop := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan struct{})
+	go func() {
+		n.engine.Run(engine, n.shell)
+		close(done)
+	}()
+	served := make(chan error, 1)
+	go func() { served <- n.control.Serve(n.shell) }()
+	n.shell.Run(ctx)
+	stop()
+	<-done
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = n.control.Shutdown(closing) // what still calls is told by the closed connection
+	<-served
+}
+
+func (n *pdNode) drain(ctx context.Context) error { return n.shell.Drain(ctx) }
+
+func (n *pdNode) ready() string {
+	return fmt.Sprintf("role=%s node=%s boot=%s run=%s control=%s", n.role, n.self.Node, n.self.Boot, n.run_, n.control.Addr())
+}
+
+// close ends the data plane. Memory that may still be written is left to the
+// end of the process.
+func (n *pdNode) close(ctx context.Context) error {
+	var errs []error
+	if n.control != nil {
+		errs = append(errs, n.control.Shutdown(ctx))
+	}
+	if n.client != nil {
+		n.client.Close()
+	}
+	if n.owners != nil {
+		errs = append(errs, n.owners.Close(ctx))
+	}
+	return errors.Join(errs...)
+}

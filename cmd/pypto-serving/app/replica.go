@@ -1,0 +1,163 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/hw-native-sys/pypto-pd/adapter"
+	"github.com/hw-native-sys/pypto-pd/pd"
+	"github.com/hw-native-sys/pypto-pd/pd/engine"
+	"github.com/hw-native-sys/pypto-pd/pd/engine/reference"
+	"github.com/hw-native-sys/pypto-pd/pd/owner"
+	"github.com/hw-native-sys/pypto-pd/pd/serve"
+	"github.com/hw-native-sys/pypto-pd/pd/transfer"
+)
+
+// layoutOf sizes the cache of a node.
+func layoutOf(s settings, c *pd.Contract) adapter.Layout {
+	return adapter.LayoutFor(c, adapter.Sizing{
+		Topology: s.topology, PoolTokens: s.SimPoolTokens, StepTokens: s.chunkTokens, Sequences: slotsPerRank,
+	})
+}
+
+// slotsPerRank is how many requests each rank can hold, whatever tp is.
+const slotsPerRank = 16
+
+func newEngine(s settings, c *pd.Contract, l adapter.Layout, memory func(pd.Rank, pd.ComponentID) []byte) *reference.Engine {
+	return reference.New(reference.Config{
+		Contract: c, Layout: l, Memory: memory, MaxTokens: s.MaxModelLen,
+		BatchTokens: s.MaxBatchedTokens, ChunkTokens: s.chunkTokens,
+		Sequences: s.MaxNumSeqs, Queued: queuedPerSequence * s.MaxNumSeqs,
+		PrefillRate: s.SimPrefillRate, DecodeRate: s.SimDecodeRate,
+	})
+}
+
+// queuedPerSequence bounds how many requests wait at a node without a role.
+const queuedPerSequence = 8
+
+// replica is a node without a role: prefill and decode in one process, no PD
+// code started.
+type replica struct {
+	settings settings
+	arena    *owner.HostArena
+	engine   *reference.Engine
+	active   atomic.Int64
+	stopping atomic.Bool
+}
+
+func newReplica(s settings) (server, error) {
+	contract := s.adapter.Contract(s.revision, "none")
+	layout := layoutOf(s, &contract)
+	r := &replica{settings: s, arena: owner.NewHostArena()}
+	memory := map[pd.Rank]map[pd.ComponentID]transfer.Memory{}
+	for rank := range pd.Rank(s.topology.Ranks) {
+		memory[rank] = map[pd.ComponentID]transfer.Memory{}
+		for component, bytes := range regionsOf(&contract, layout) {
+			m, err := r.arena.Allocate(component, bytes)
+			if err != nil {
+				return nil, fmt.Errorf("allocate %s of rank %d: %w", component, rank, err)
+			}
+			memory[rank][component] = m
+		}
+	}
+	r.engine = newEngine(s, &contract, layout, func(rank pd.Rank, c pd.ComponentID) []byte { return memory[rank][c].Bytes() })
+	return r, nil
+}
+
+func regionsOf(c *pd.Contract, l adapter.Layout) map[pd.ComponentID]int64 {
+	out := map[pd.ComponentID]int64{c.Bootstrap.Component: int64(l.BootstrapSlots) * int64(c.Bootstrap.SlotBytes())}
+	for _, comp := range c.Components {
+		out[comp.ID] = c.RegionBytes(comp, l.PagesPerLayer[comp.Group])
+	}
+	return out
+}
+
+// Generate implements engine.Generator: the engine's, closed while stopping and
+// counted for the drain.
+func (r *replica) Generate(ctx context.Context, q engine.Request) (engine.Stream, error) {
+	if r.stopping.Load() {
+		return nil, pd.Errorf(pd.CodeDraining, "generate", "the node is shutting down")
+	}
+	s, err := r.engine.Generate(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	r.active.Add(1)
+	return &counted{Stream: s, done: func() { r.active.Add(-1) }}, nil
+}
+
+// counted tells once that a stream is over.
+type counted struct {
+	engine.Stream
+	done func()
+	over bool
+}
+
+func (c *counted) end() {
+	if !c.over {
+		c.over = true
+		c.done()
+	}
+}
+
+func (c *counted) Next(ctx context.Context) (engine.Output, error) {
+	o, err := c.Stream.Next(ctx)
+	if o.Finish != 0 {
+		c.end()
+	}
+	return o, err
+}
+
+func (c *counted) Close() {
+	c.Stream.Close()
+	c.end()
+}
+
+func (r *replica) http() serve.Config {
+	return serve.Config{
+		Model: r.engine, Generator: r, ServedModel: r.settings.ServedModel, DefaultMaxTokens: r.settings.maxNew,
+		Health: func() (bool, []byte) {
+			ok := !r.stopping.Load()
+			return ok, healthBody(map[string]any{"status": status(ok), "role": "combined", "active": r.active.Load()})
+		},
+		Routes: replicaRoutes(r),
+	}
+}
+
+func status(ok bool) string {
+	if ok {
+		return "ok"
+	}
+	return "error"
+}
+
+func healthBody(fields map[string]any) []byte {
+	b, err := json.Marshal(fields)
+	if err != nil {
+		panic(err) // strings and numbers only
+	}
+	return b
+}
+
+func (r *replica) run(ctx context.Context) { r.engine.Run(ctx, nil) }
+
+func (r *replica) drain(ctx context.Context) error {
+	r.stopping.Store(true)
+	poll := time.NewTicker(20 * time.Millisecond)
+	defer poll.Stop()
+	for r.active.Load() > 0 {
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			return fmt.Errorf("drain: %d requests are active: %w", r.active.Load(), context.Cause(ctx))
+		}
+	}
+	return nil
+}
+
+func (r *replica) ready() string { return "role=combined" }
+
+func (r *replica) close(context.Context) error { return r.arena.Close() }
