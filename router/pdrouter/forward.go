@@ -73,6 +73,13 @@ func (r *Router) generate(c *edge.Call, kind openai.Kind) {
 	res.status, res.sent = c.Status(), c.Sent()
 	r.stats.end(res)
 	r.times.observe(res)
+	if res.fence.Handoff != "" {
+		e := Event{Name: EventFailed, Fence: res.fence, Code: res.code}
+		if res.state() == stateCompleted {
+			e.Name = EventCompleted
+		}
+		r.options.Record(e)
+	}
 	r.access(res)
 }
 
@@ -96,6 +103,7 @@ func (r *Router) forward(c *edge.Call, kind openai.Kind, res *result) error {
 	}
 	res.took(&res.chosen)
 	res.fence = got.fence
+	r.options.Record(Event{Name: EventCreated, Fence: got.fence})
 	h := &handoff{router: r, call: c, pair: got, facts: facts, result: res, prefilled: make(chan struct{})}
 	// A pipelined request of a client that has left still arrives here; nothing
 	// was sent for it yet.
@@ -300,7 +308,7 @@ func readRefusal(x *edge.Exchange) *refused {
 // the client's own fault passes as it is; everything else is a 503 or 502.
 func (h *handoff) refuse(n *node, bad *refused) error {
 	log := h.router.options.Log
-	attrs := []any{"request", h.pair.fence.Request, "handoff", h.pair.fence.Handoff, "role", n.role.String(), "node", n.id}
+	attrs := []any{"request", h.pair.fence.Request, "handoff", h.pair.fence.Handoff, "side", n.role.String(), "node", n.id}
 	if bad.err != nil {
 		if cause := context.Cause(h.call.Context()); cause != nil {
 			return cause

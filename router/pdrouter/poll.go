@@ -30,13 +30,13 @@ func (r *Router) askNode(ctx context.Context, n *node) {
 	said, err := r.probes.Node(ctx, n.control)
 	if err != nil {
 		if r.pool.lost(n, pollFailure(err)) && r.base.Err() == nil {
-			r.options.Log.Warn("node lost", "role", n.role.String(), "node", n.id, "code", pd.CodeOf(err).String(), "error", err)
+			r.options.Log.Warn("node lost", "side", n.role.String(), "node", n.id, "code", pd.CodeOf(err).String(), "error", err)
 		}
 		return
 	}
 	r.pool.heard(n, &said)
 	if after := r.pool.describe(n); after != before {
-		r.options.Log.Info("node changed", "role", n.role.String(), "node", n.id, "boot", after.boot, "state", after.state, "reason", after.reason)
+		r.options.Log.Info("node changed", "side", n.role.String(), "node", n.id, "boot", after.boot, "state", after.state, "reason", after.reason)
 	}
 }
 

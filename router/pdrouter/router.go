@@ -35,8 +35,27 @@ type Options struct {
 	PollInterval time.Duration
 	PollTimeout  time.Duration
 	Queue        QueueOptions
-	Log          *slog.Logger
+	// Record, if set, is told of every handoff's beginning and end. It must not
+	// block and is called from several goroutines.
+	Record func(Event)
+	Log    *slog.Logger
 }
+
+// Event is one step of a handoff as the router sees it.
+type Event struct {
+	// Name is EventCreated, EventCompleted or EventFailed.
+	Name  string
+	Fence pd.Fence
+	// Code is why it failed, 0 if decode's own error event said so.
+	Code pd.Code
+}
+
+// Names of events, as in the journal.
+const (
+	EventCreated   = "HANDOFF_CREATED"
+	EventCompleted = "HANDOFF_COMPLETED"
+	EventFailed    = "HANDOFF_FAILED"
+)
 
 // Router is the external PD router. Handle answers calls once Run runs.
 type Router struct {
@@ -69,6 +88,9 @@ func New(o Options) *Router {
 	o.PollTimeout = cmp.Or(o.PollTimeout, 2*time.Second)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Record == nil {
+		o.Record = func(Event) {}
 	}
 	base, stop := context.WithCancel(context.Background())
 	r := &Router{
@@ -104,27 +126,17 @@ func (r *Router) Run(ctx context.Context) {
 // Drain refuses new generations from now on; /health says draining.
 func (r *Router) Drain() { r.draining.Store(true) }
 
-// Settle waits until no generation runs and every slot is confirmed, or until
-// ctx ends. It is called after Drain.
+// Settle waits until no generation runs and every slot is given back, or until
+// ctx ends, whose cause it then returns. It is called after Drain.
 func (r *Router) Settle(ctx context.Context) error {
-	done := make(chan struct{})
-	r.tasks.Go(func() {
-		defer close(done)
-		tick := time.NewTicker(settleInterval)
-		defer tick.Stop()
-		for r.stats.running() > 0 || r.pool.taken() > 0 {
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
-				return
-			case <-r.base.Done():
-				return
-			}
+	tick := time.NewTicker(settleInterval)
+	defer tick.Stop()
+	for r.stats.running() > 0 || r.pool.taken() > 0 {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
-	})
-	<-done
-	if r.stats.running() > 0 || r.pool.taken() > 0 {
-		return context.Cause(ctx)
 	}
 	return nil
 }

@@ -56,8 +56,6 @@ func run(ctx context.Context, f flags, c *config.Config, env []string, stdout, s
 	if err != nil {
 		return err
 	}
-	var running sync.WaitGroup
-	defer running.Wait()
 	boot := pd.NewBootID()
 	j, err := journal.Open(journal.Options{
 		Root: c.Observability.Root, Run: c.Run(), Role: journal.Router, Identity: listener.Addr().String(), Boot: boot,
@@ -67,14 +65,21 @@ func run(ctx context.Context, f flags, c *config.Config, env []string, stdout, s
 		shutdown(listener, 0)
 		return err
 	}
-	running.Go(j.Run)
-	defer func() { err = errors.Join(err, j.Close()) }()
+	var writing, serving sync.WaitGroup
+	writing.Go(j.Run)
+	defer func() {
+		err = errors.Join(err, j.Close())
+		writing.Wait()
+	}()
 	log := f.Logger(io.MultiWriter(stderr, j.Log())).With("run", c.Run(), "boot", boot, "role", "router")
 	for _, w := range c.Warnings {
 		log.Warn("pd.json", "text", w)
 	}
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
-	defer end()
+	defer func() {
+		end()
+		serving.Wait()
+	}()
 	if err := program.ServePprof(life, f.Pprof, log); err != nil {
 		shutdown(listener, 0)
 		return err
@@ -84,9 +89,9 @@ func run(ctx context.Context, f flags, c *config.Config, env []string, stdout, s
 		Queue: pdrouter.QueueOptions{Size: f.QueueSize, Timeout: f.QueueTimeout}, Log: log,
 		Record: func(e pdrouter.Event) { j.Emit(eventOf(e)) },
 	})
-	running.Go(func() { r.Run(life) })
+	serving.Go(func() { r.Run(life) })
 	served := make(chan error, 1)
-	running.Go(func() { served <- listener.Serve(r.Handle) })
+	serving.Go(func() { served <- listener.Serve(r.Handle) })
 	j.Emit(journal.Event{Event: journal.ServiceReady})
 	fmt.Fprintf(stdout, "%s ready: http=%s run=%s boot=%s prefill=%d decode=%d\n", name, listener.Addr(), c.Run(), boot, len(c.Prefill), len(c.Decode))
 	if err := program.Notify(env, "READY=1"); err != nil {
@@ -111,7 +116,7 @@ func drain(ctx context.Context, r *pdrouter.Router, listener *edge.Server, log *
 	waiting, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limit, fmt.Errorf("requests still run after %v", limit))
 	defer cancel()
 	err := r.Settle(waiting)
-	shutdown(listener, 0)
+	shutdown(listener, time.Second)
 	if err != nil {
 		cutting, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cutTime, fmt.Errorf("nodes have not confirmed within %v that cut requests ended", cutTime))
 		defer cancel()
