@@ -252,15 +252,10 @@ func (a *agent) sweep() {
 	}
 }
 
-// fence makes the engine anew. Its sessions end with the old one, so every job
-// that goes on connects again.
+// fence makes the engine anew. A job that was begun on the old one ends with
+// its session, at its next submit; those behind it go on over new sessions.
 func (a *agent) fence(f fenceOrder) {
 	err := a.engine.Fence(f.ctx)
-	for _, l := range a.lanes {
-		for _, j := range l.queue {
-			j.session = nil
-		}
-	}
 	if err == nil {
 		a.group.fenced(a.rank, a.engine.Epoch(), a.engine.Endpoint())
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -240,6 +241,34 @@ func TestFenceSilencesWritersAndKeepsMemory(t *testing.T) {
 	requireAll(t, pd.Done, fresh.settled(v))
 	apply(want, fresh, v)
 	to.requireMemory(want)
+}
+
+// TestFenceOfTheSourceEndsWhatItBegan: the chunk that was on its way is over,
+// the one behind it goes on over a new session.
+func TestFenceOfTheSourceEndsWhatItBegan(t *testing.T) {
+	const pages = 4 * pd.MaxOutstandingTasks
+	window := deaf()
+	window.Times = pd.MaxOutstandingTasks / pd.MaxSegmentTasks
+	p := simulated(t, window)
+	o := sideOptions{pages: map[pd.GroupName]int{"kv": pages, "win": 1}, provider: p}
+	from := newSide(t, o)
+	o.name, o.provider = "d0", nil
+	to := newSide(t, o)
+	from.knows(to)
+	begun, behind := longChunk(pd.NewHandoffID(), to, pages), longChunk(pd.NewHandoffID(), to, 8)
+	require.NoError(t, from.Submit(begun))
+	require.NoError(t, from.Submit(behind))
+	// The fence must meet the first chunk on its way: wait until the whole window
+	// is out.
+	for p.AppliedFaults()[simulator.TargetPausedBuffered] < int64(window.Times) {
+		runtime.Gosched()
+	}
+	require.NoError(t, from.Fence(t.Context()))
+	e := from.settled(begun)
+	require.Equal(t, pd.Uncertain, e.Results[0].Settlement)
+	require.Zero(t, e.Bytes)
+	requireAll(t, pd.Done, from.settled(behind))
+	require.Equal(t, int64(window.Times), p.AppliedFaults()[simulator.TargetPausedBuffered])
 }
 
 func TestCloseSettlesEverythingAndFreesMemory(t *testing.T) {

@@ -120,3 +120,26 @@ func TestNewBootDropsWhatWasNotPosted(t *testing.T) {
 	require.NotEqual(t, pd.Done, from.settled(blocked).Results[0].Settlement)
 	next.requireMemory(want)
 }
+
+// TestFenceOfThePeerDropsWhatWasNotPosted: the same, within one boot. What was
+// posted before keeps its own verdict.
+func TestFenceOfThePeerDropsWhatWasNotPosted(t *testing.T) {
+	const pages = 4 * pd.MaxOutstandingTasks
+	o := sideOptions{pages: map[pd.GroupName]int{"kv": pages, "win": 1}, provider: simulated(t, deaf())}
+	from := newSide(t, o)
+	o.name, o.provider = "d0", nil
+	to := newSide(t, o)
+	from.knows(to)
+	blocked, waiting := longChunk(pd.NewHandoffID(), to, pages), longChunk(pd.NewHandoffID(), to, 8)
+	require.NoError(t, from.Submit(blocked))
+	require.NoError(t, from.Submit(waiting))
+	// The registration arrives before the old connection is seen to end.
+	fenced := to.Registry()
+	fenced.Ranks[0].Epoch, fenced.Ranks[0].Endpoint = 2, "127.0.0.1:1"
+	require.NoError(t, from.Install(to.peer, fenced))
+	e := from.settled(waiting)
+	require.Equal(t, pd.Failed, e.Results[0].Settlement)
+	require.Equal(t, "the peer was fenced or restarted before it was posted", e.Results[0].Detail)
+	require.NoError(t, to.Close(t.Context()))
+	require.NotEqual(t, pd.Done, from.settled(blocked).Results[0].Settlement)
+}

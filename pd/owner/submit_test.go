@@ -79,6 +79,40 @@ func TestAttemptsAreMadeOnce(t *testing.T) {
 	require.Len(t, from.chunks, 1)
 }
 
+// TestOneOfManyEqualSubmitsIsAccepted: the check of a long chunk runs unlocked,
+// so equal chunks pass it at the same time.
+func TestOneOfManyEqualSubmitsIsAccepted(t *testing.T) {
+	from, to := newSide(t, sideOptions{}), newSide(t, sideOptions{name: "d0"})
+	from.knows(to)
+	for range 5 {
+		// One page, 100,000 times over, so that the check takes its time.
+		w := longChunk(pd.NewHandoffID(), to, 1)
+		w.Writes[0].Segments = slices.Repeat(w.Writes[0].Segments, 100_000)
+		w.Units[0].Bytes *= 100_000
+		errs := make([]error, 4)
+		start := make(chan struct{})
+		var all sync.WaitGroup
+		for i := range errs {
+			all.Go(func() {
+				<-start
+				errs[i] = from.Submit(w)
+			})
+		}
+		close(start)
+		all.Wait()
+		accepted := 0
+		for _, err := range errs {
+			if err == nil {
+				accepted++
+			} else {
+				require.ErrorIs(t, err, pd.CodeConflict)
+			}
+		}
+		require.Equal(t, 1, accepted)
+		requireAll(t, pd.Done, from.settled(w))
+	}
+}
+
 func TestEmptyUnitsAreDoneWithoutTheProvider(t *testing.T) {
 	from, to := newSide(t, sideOptions{}), newSide(t, sideOptions{name: "d0"})
 	from.knows(to)

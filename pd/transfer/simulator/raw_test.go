@@ -1,6 +1,7 @@
 package simulator
 
 import (
+	"context"
 	"io"
 	"net"
 	"sync/atomic"
@@ -93,6 +94,42 @@ func TestTargetRefusesWhatASourceShouldNotSend(t *testing.T) {
 	}
 	require.Equal(t, want, memory)
 }
+
+// TestFenceWaitsForTheLastCopyLoop: a loop that has not returned may still
+// write, whatever became of its connection.
+func TestFenceWaitsForTheLastCopyLoop(t *testing.T) {
+	p, err := New(Config{})
+	require.NoError(t, err)
+	opened, err := p.Open(t.Context(), transfer.Options{
+		Identity: transfer.Identity{Boot: pd.NewBootID()}, Hostname: "127.0.0.1", AttemptTimeout: time.Minute,
+	})
+	require.NoError(t, err)
+	e := opened.(*engine)
+	_, err = e.Register("kv", region(make([]byte, 128)))
+	require.NoError(t, err)
+	require.NoError(t, e.Freeze())
+
+	slow := e.inbound
+	slow.loops.Add(1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-slow.done
+		cancel()
+	}()
+	require.ErrorIs(t, e.Fence(ctx), pd.CodeDeadline)
+	require.Equal(t, pd.Epoch(1), e.Epoch())
+	slow.loops.Done()
+	require.NoError(t, e.Fence(t.Context()), "asked again, it gets there")
+	require.Equal(t, pd.Epoch(2), e.Epoch())
+	require.NoError(t, e.Close())
+}
+
+// region is memory that nobody addresses.
+type region []byte
+
+func (region) Base() uintptr   { return 0 }
+func (r region) Len() int64    { return int64(len(r)) }
+func (r region) Bytes() []byte { return r }
 
 // TestTargetHangsUpOnNoise: a stream that cannot be followed is closed.
 func TestTargetHangsUpOnNoise(t *testing.T) {

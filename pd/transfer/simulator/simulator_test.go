@@ -223,6 +223,28 @@ func TestSlowLinkTimesOutAsFailed(t *testing.T) {
 	require.Equal(t, newMemory(len(target.memory)), target.memory)
 }
 
+// TestDeathFailsWhatHadNotBegun: the first batch is larger than any socket
+// buffer and its target reads nothing, so the second never leaves. When the
+// target dies, the first may have written anything and the second nothing.
+func TestDeathFailsWhatHadNotBegun(t *testing.T) {
+	p := provider(t, simulator.Config{Faults: deafTargets})
+	source, target := newSide(t, p, sideOptions{size: 64 << 20}), newSide(t, p, sideOptions{rank: 1, size: 64 << 20})
+	session := source.connect(t, target)
+	_, err := session.Submit([]pd.Segment{{Component: "kv", Bytes: source.memory.Len()}})
+	require.NoError(t, err)
+	second, err := session.Submit([]pd.Segment{{Component: "kv", Bytes: 64}})
+	require.NoError(t, err)
+	require.NoError(t, target.Close())
+	settled := map[transfer.Ticket]pd.Settlement{}
+	for len(settled) < 2 {
+		<-source.Wake()
+		for _, v := range source.Poll(nil) {
+			settled[v.Ticket] = v.Settlement
+		}
+	}
+	require.Equal(t, pd.Failed, settled[second])
+}
+
 func TestConfigIsChecked(t *testing.T) {
 	for name, c := range map[string]simulator.Config{
 		"negative rate":    {Link: simulator.Link{BytesPerSecond: -1}},
