@@ -33,7 +33,6 @@ func Run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 	if s.Backend == "npu" {
 		return program.Complain(name, stderr, program.Usage, errors.New("--backend npu: this build has no native data plane; use --backend sim"))
 	}
-	log := f.Logger(stderr)
 	var entry *pdEntry
 	if s.role != 0 {
 		entry, err = loadEntry(&s)
@@ -41,29 +40,29 @@ func Run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 			return program.Complain(name, stderr, program.Usage, err)
 		}
 	}
-	if err := run(ctx, s, entry, env, stdout, log); err != nil {
+	if err := run(ctx, s, entry, env, stdout, stderr); err != nil {
 		return program.Complain(name, stderr, program.Failed, err)
 	}
 	return program.Done
 }
 
 // run binds every port before it allocates anything, then serves.
-func run(ctx context.Context, s settings, entry *pdEntry, env []string, stdout io.Writer, log *slog.Logger) error {
-	l, err := listen(s, log)
+func run(ctx context.Context, s settings, entry *pdEntry, env []string, stdout, stderr io.Writer) error {
+	l, err := listen(s, s.Logger(stderr))
 	if err != nil {
 		return err
 	}
 	var n server
 	if entry == nil {
-		n, err = newReplica(s)
+		n, err = newReplica(s, s.Logger(stderr))
 	} else {
-		n, err = newPDNode(ctx, s, entry, log)
+		n, err = newPDNode(ctx, s, entry, stderr)
 	}
 	if err != nil {
 		shutdown(l, 0)
 		return err
 	}
-	return serveNode(ctx, s, n, l, env, stdout, log)
+	return serveNode(ctx, s, n, l, env, stdout)
 }
 
 // server is a node of any role, assembled and bound, not yet serving.
@@ -74,6 +73,8 @@ type server interface {
 	run(ctx context.Context)
 	// drain waits until nothing is in progress.
 	drain(ctx context.Context) error
+	// logger is where the node's log goes.
+	logger() *slog.Logger
 	// ready is the line that says where the node is.
 	ready() string
 	// close frees what the node holds, after run has returned.
@@ -92,7 +93,8 @@ func listen(s settings, log *slog.Logger) (*edge.Server, error) {
 }
 
 // serveNode runs a node from ready to drained.
-func serveNode(ctx context.Context, s settings, n server, l *edge.Server, env []string, stdout io.Writer, log *slog.Logger) (err error) {
+func serveNode(ctx context.Context, s settings, n server, l *edge.Server, env []string, stdout io.Writer) (err error) {
+	log := n.logger()
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
 	defer func() {
@@ -119,9 +121,9 @@ func serveNode(ctx context.Context, s settings, n server, l *edge.Server, env []
 	case err := <-served:
 		return fmt.Errorf("HTTP server: %w", err)
 	}
-	log.Info("stopping", "why", context.Cause(ctx), "drain_timeout", s.drain)
+	log.Info("stopping", "why", context.Cause(ctx), "drain_timeout", s.Drain)
 	_ = program.Notify(env, "STOPPING=1")
-	draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.drain)
+	draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Drain)
 	defer cancel()
 	err = n.drain(draining)
 	shutdown(l, time.Second)

@@ -56,18 +56,18 @@ type flags struct {
 	PDRole   string `name:"pd-role" help:"Take one side of a pair: prefill or decode."`
 	PDNodeID string `name:"pd-node-id" help:"Which entry of pd.json this node is (host:port or node_id); needed where the role has several."`
 
-	MaxBody int    `name:"max-body-bytes" default:"33554432" help:"Largest request body."`
-	Drain   string `name:"drain-timeout" default:"300s" help:"How long a stopping node waits for running requests."`
-	Pprof   string `name:"pprof" help:"Serve Go profiles on this address; off by default."`
+	MaxBody int           `name:"max-body-bytes" default:"33554432" help:"Largest request body."`
+	Drain   time.Duration `name:"drain-timeout" default:"300s" help:"How long a stopping node waits for running requests."`
+	Pprof   string        `name:"pprof" help:"Serve Go profiles on this address; off by default."`
 
-	SimGeometry    string  `name:"sim-geometry" enum:"tiny,full" default:"tiny" help:"Shape of the imitated cache: ${enum}. The full one does not fit a laptop."`
-	SimPoolTokens  int     `name:"sim-pool-tokens" default:"65536" help:"Tokens that the cache of one partition holds."`
-	SimPrefillRate float64 `name:"sim-prefill-rate" default:"0" help:"Imitated prompt tokens per second; 0 is as fast as possible."`
-	SimDecodeRate  float64 `name:"sim-decode-rate" default:"0" help:"Imitated decode steps per second; 0 is as fast as possible."`
-	SimLinkRate    int64   `name:"sim-link-rate" default:"0" help:"Imitated bytes per second of one rank's link; 0 is unlimited."`
-	SimLinkLatency string  `name:"sim-link-latency" default:"0s" help:"Imitated latency of one transfer."`
-	SimSeed        uint64  `name:"sim-seed" default:"1" help:"Seed of imitated latencies and faults."`
-	SimFaults      string  `name:"sim-faults" help:"JSON file with faults of the simulated data plane."`
+	SimGeometry    string        `name:"sim-geometry" enum:"tiny,full" default:"tiny" help:"Shape of the imitated cache: ${enum}. The full one does not fit a laptop."`
+	SimPoolTokens  int           `name:"sim-pool-tokens" default:"65536" help:"Tokens that the cache of one partition holds."`
+	SimPrefillRate float64       `name:"sim-prefill-rate" default:"0" help:"Imitated prompt tokens per second; 0 is as fast as possible."`
+	SimDecodeRate  float64       `name:"sim-decode-rate" default:"0" help:"Imitated decode steps per second; 0 is as fast as possible."`
+	SimLinkRate    int64         `name:"sim-link-rate" default:"0" help:"Imitated bytes per second of one rank's link; 0 is unlimited."`
+	SimLinkLatency time.Duration `name:"sim-link-latency" default:"0s" help:"Imitated latency of one transfer."`
+	SimSeed        uint64        `name:"sim-seed" default:"1" help:"Seed of imitated latencies and faults."`
+	SimFaults      string        `name:"sim-faults" help:"JSON file with faults of the simulated data plane."`
 }
 
 // settings are checked flags.
@@ -76,8 +76,6 @@ type settings struct {
 	role        pd.Role
 	topology    pd.Topology
 	chunkTokens int
-	linkLatency time.Duration
-	drain       time.Duration
 	maxNew      int
 	revision    string
 	adapter     adapter.Adapter
@@ -144,8 +142,9 @@ func (f flags) check() (settings, error) {
 	if f.SimLinkRate < 0 {
 		bad("--sim-link-rate %d: want 0 or more", f.SimLinkRate)
 	}
-	s.linkLatency = duration(&all, "--sim-link-latency", f.SimLinkLatency)
-	s.drain = duration(&all, "--drain-timeout", f.Drain)
+	if f.SimLinkLatency < 0 || f.Drain < 0 {
+		bad("--sim-link-latency %v, --drain-timeout %v: want 0 or more", f.SimLinkLatency, f.Drain)
+	}
 	numbers(&all, "--devices", f.Devices)
 	numbers(&all, "--ring-heap", f.RingHeap)
 	s.checkJSON(&all)
@@ -167,14 +166,6 @@ func (f flags) check() (settings, error) {
 	}
 	s.revision = revision
 	return s, errors.Join(all...)
-}
-
-func duration(all *[]error, flag, text string) time.Duration {
-	d, err := time.ParseDuration(text)
-	if err != nil || d < 0 {
-		*all = append(*all, fmt.Errorf("%s %q: want a duration such as 5ms or 10s", flag, text))
-	}
-	return d
 }
 
 func numbers(all *[]error, flag, text string) {

@@ -4,14 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
+	"sync"
 	"time"
 
+	"github.com/hw-native-sys/pypto-pd/cmd/program"
 	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/config"
 	"github.com/hw-native-sys/pypto-pd/pd/control"
+	"github.com/hw-native-sys/pypto-pd/pd/edge"
 	"github.com/hw-native-sys/pypto-pd/pd/engine/reference"
+	"github.com/hw-native-sys/pypto-pd/pd/journal"
 	"github.com/hw-native-sys/pypto-pd/pd/node"
 	"github.com/hw-native-sys/pypto-pd/pd/owner"
 	"github.com/hw-native-sys/pypto-pd/pd/serve"
@@ -72,7 +77,7 @@ func provider(s settings, name string) (transfer.Provider, error) {
 			return nil, err
 		}
 		return simulator.New(simulator.Config{
-			Link: simulator.Link{BytesPerSecond: s.SimLinkRate, Latency: s.linkLatency}, Faults: faults, Seed: s.SimSeed,
+			Link: simulator.Link{BytesPerSecond: s.SimLinkRate, Latency: s.SimLinkLatency}, Faults: faults, Seed: s.SimSeed,
 		})
 	case "mooncake":
 		return nil, errors.New(`provider mooncake: this build has no native data plane (libtransfer_engine.so); set "provider": "simulator" in pd.json to run without it`)
@@ -102,7 +107,6 @@ type pdNode struct {
 	settings settings
 	role     pd.Role
 	self     pd.Peer
-	entry    config.Entry
 	run_     pd.RunID
 
 	owners  *owner.Group
@@ -110,16 +114,18 @@ type pdNode struct {
 	shell   *shell.Shell
 	client  *control.Client
 	control *control.Server
+	journal *journal.Journal
+	writing sync.WaitGroup
+	moved   movedBytes
 	log     *slog.Logger
 }
 
 // newPDNode binds the control port, then allocates, registers and wires.
-func newPDNode(ctx context.Context, s settings, p *pdEntry, log *slog.Logger) (_ server, err error) {
+func newPDNode(ctx context.Context, s settings, p *pdEntry, stderr io.Writer) (_ server, err error) {
 	n := &pdNode{
-		settings: s, role: s.role, self: pd.Peer{Node: p.entry.NodeID, Boot: pd.NewBootID()}, entry: p.entry, run_: p.config.Run(),
-		log: log.With("run", p.config.Run(), "node", p.entry.NodeID, "role", s.role),
+		settings: s, role: s.role, self: pd.Peer{Node: p.entry.NodeID, Boot: pd.NewBootID()}, run_: p.config.Run(), log: s.Logger(stderr),
 	}
-	n.control, err = control.Listen(control.ServerConfig{Address: p.entry.ControlAddress(), Log: log, Refused: func(err error) {
+	n.control, err = control.Listen(control.ServerConfig{Address: p.entry.ControlAddress(), Log: n.log, Refused: func(err error) {
 		n.log.Warn("refused on the control port", "err", err)
 	}})
 	if err != nil {
@@ -135,6 +141,9 @@ func newPDNode(ctx context.Context, s settings, p *pdEntry, log *slog.Logger) (_
 	contract := s.adapter.Contract(s.revision, p.provider.Name())
 	digest, err := wire.ContractDigest(&contract)
 	if err != nil {
+		return nil, err
+	}
+	if err := n.openJournal(p, digest, stderr); err != nil {
 		return nil, err
 	}
 	layout := layoutOf(s, &contract)
@@ -174,9 +183,61 @@ func newPDNode(ctx context.Context, s settings, p *pdEntry, log *slog.Logger) (_
 	return n, nil
 }
 
-// record logs what the node tells.
+// openJournal starts the node's own records; the log goes there too.
+func (n *pdNode) openJournal(p *pdEntry, digest string, stderr io.Writer) error {
+	o := p.config.Observability
+	j, err := journal.Open(journal.Options{
+		Root: o.Root, Run: n.run_, Role: journal.RoleOf(n.role), Identity: string(n.self.Node), Boot: n.self.Boot,
+		Enabled: o.Enabled, Program: name, Version: program.Version(), Provider: p.provider.Name(), ContractDigest: digest,
+	})
+	if err != nil {
+		return err
+	}
+	n.journal = j
+	n.writing.Go(j.Run)
+	n.log = n.settings.Logger(io.MultiWriter(stderr, j.Log())).With("run", n.run_, "node", n.self.Node, "boot", n.self.Boot, "role", n.role.String())
+	for _, w := range p.config.Warnings {
+		n.log.Warn("pd.json", "text", w)
+	}
+	for _, l := range j.Leftovers() {
+		n.log.Warn("an earlier boot ended with handoffs unresolved", "earlier", l)
+	}
+	j.Emit(journal.Event{Event: journal.ServiceStarting})
+	return nil
+}
+
+// record keeps what the node tells; what people must see is logged too.
 func (n *pdNode) record(l shell.Line) {
-	n.log.Debug(l.Event, "handoff", l.Fence.Handoff, "chunk", l.Chunk, "bytes", l.Bytes, "code", l.Code, "detail", l.Detail)
+	e := journal.Event{
+		Event: l.Event, Time: l.At, Request: string(l.Fence.Request), Handoff: string(l.Fence.Handoff),
+		Bytes: l.Bytes, Ranks: l.Ranks, Regions: l.Regions, Detail: l.Detail,
+	}
+	if peer := l.Fence.Decode; n.role == pd.Prefill && peer.Node != "" {
+		e.Peer = &peer
+	} else if peer := l.Fence.Prefill; n.role == pd.Decode && peer.Node != "" {
+		e.Peer = &peer
+	}
+	if l.Code != 0 {
+		e.Code = l.Code.String()
+	}
+	if l.Span.End > 0 || l.Event == journal.Transfer {
+		chunk := int(l.Chunk)
+		e.Chunk = &chunk
+	}
+	if l.Span.End > 0 {
+		span := l.Span
+		e.Span = &span
+	}
+	if !l.Began.IsZero() {
+		e.BeganNanos, e.EndedNanos = n.journal.Nanos(l.Began), n.journal.Nanos(l.Ended)
+	}
+	n.journal.Emit(e)
+	n.moved.add(l)
+	if l.Event == journal.RecoveryRequired {
+		n.log.Error("writes may still land: the node is gated for new requests", "handoff", l.Fence.Handoff, "why", l.Detail)
+	} else if l.Code != 0 {
+		n.log.Info(l.Event, "request", l.Fence.Request, "handoff", l.Fence.Handoff, "code", l.Code.String(), "why", l.Detail)
+	}
 }
 
 func (n *pdNode) http() serve.Config {
@@ -195,11 +256,12 @@ func (n *pdNode) http() serve.Config {
 				"state": v.Health.String(), "reason": reason, "capacity": v.Capacity, "pins": v.Pins,
 			})
 		},
-		Routes: pdRoutes(n),
+		Routes: map[string]edge.Handler{"/metrics": pdMetrics(n)},
 	}
 }
 
 func (n *pdNode) run(ctx context.Context) {
+	n.journal.Emit(journal.Event{Event: journal.ServiceReady})
 	engine, stop := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan struct{})
 	go func() {
@@ -219,6 +281,8 @@ func (n *pdNode) run(ctx context.Context) {
 
 func (n *pdNode) drain(ctx context.Context) error { return n.shell.Drain(ctx) }
 
+func (n *pdNode) logger() *slog.Logger { return n.log }
+
 func (n *pdNode) ready() string {
 	return fmt.Sprintf("role=%s node=%s boot=%s run=%s control=%s", n.role, n.self.Node, n.self.Boot, n.run_, n.control.Addr())
 }
@@ -235,6 +299,11 @@ func (n *pdNode) close(ctx context.Context) error {
 	}
 	if n.owners != nil {
 		errs = append(errs, n.owners.Close(ctx))
+	}
+	if n.journal != nil {
+		n.journal.Emit(journal.Event{Event: journal.ServiceStopped})
+		errs = append(errs, n.journal.Close())
+		n.writing.Wait()
 	}
 	return errors.Join(errs...)
 }

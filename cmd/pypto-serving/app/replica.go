@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
 	"github.com/hw-native-sys/pypto-pd/adapter"
 	"github.com/hw-native-sys/pypto-pd/pd"
+	"github.com/hw-native-sys/pypto-pd/pd/edge"
 	"github.com/hw-native-sys/pypto-pd/pd/engine"
 	"github.com/hw-native-sys/pypto-pd/pd/engine/reference"
 	"github.com/hw-native-sys/pypto-pd/pd/owner"
@@ -44,14 +46,15 @@ type replica struct {
 	settings settings
 	arena    *owner.HostArena
 	engine   *reference.Engine
+	log      *slog.Logger
 	active   atomic.Int64
 	stopping atomic.Bool
 }
 
-func newReplica(s settings) (server, error) {
+func newReplica(s settings, log *slog.Logger) (server, error) {
 	contract := s.adapter.Contract(s.revision, "none")
 	layout := layoutOf(s, &contract)
-	r := &replica{settings: s, arena: owner.NewHostArena()}
+	r := &replica{settings: s, arena: owner.NewHostArena(), log: log}
 	memory := map[pd.Rank]map[pd.ComponentID]transfer.Memory{}
 	for rank := range pd.Rank(s.topology.Ranks) {
 		memory[rank] = map[pd.ComponentID]transfer.Memory{}
@@ -118,12 +121,12 @@ func (c *counted) Close() {
 
 func (r *replica) http() serve.Config {
 	return serve.Config{
-		Model: r.engine, Generator: r, ServedModel: r.settings.ServedModel, DefaultMaxTokens: r.settings.maxNew,
+		Model: r.engine, Generator: r, Log: r.log, ServedModel: r.settings.ServedModel, DefaultMaxTokens: r.settings.maxNew,
 		Health: func() (bool, []byte) {
 			ok := !r.stopping.Load()
 			return ok, healthBody(map[string]any{"status": status(ok), "role": "combined", "active": r.active.Load()})
 		},
-		Routes: replicaRoutes(r),
+		Routes: map[string]edge.Handler{"/metrics": replicaMetrics(r)},
 	}
 }
 
@@ -157,6 +160,8 @@ func (r *replica) drain(ctx context.Context) error {
 	}
 	return nil
 }
+
+func (r *replica) logger() *slog.Logger { return r.log }
 
 func (r *replica) ready() string { return "role=combined" }
 
