@@ -60,6 +60,13 @@ type exit int
 // It returns false and the exit code where the program should not go on: after
 // --help or --version, or after an error, which it prints in one line.
 func Parse(name, description string, flags any, args []string, stdout, stderr io.Writer) (code int, ok bool) {
+	_, code, ok = ParseCommand(name, description, flags, args, stdout, stderr)
+	return code, ok
+}
+
+// ParseCommand is Parse for a program with commands; it also gives the command
+// that was chosen, as kong words it ("demo", "validate <file>").
+func ParseCommand(name, description string, flags any, args []string, stdout, stderr io.Writer) (command string, code int, ok bool) {
 	parser, err := kong.New(flags, kong.Name(name), kong.Description(description), kong.Vars{"version": name + " " + Version()},
 		kong.Writers(stdout, stderr), kong.Exit(func(c int) { panic(exit(c)) }))
 	if err != nil {
@@ -71,17 +78,17 @@ func Parse(name, description string, flags any, args []string, stdout, stderr io
 			if !is {
 				panic(p)
 			}
-			code, ok = int(c), false
+			command, code, ok = "", int(c), false
 		}
 	}()
-	err = repeated(parser, args)
-	if err == nil {
-		_, err = parser.Parse(args)
+	if err := repeated(parser, args); err != nil {
+		return "", Complain(name, stderr, Usage, err), false
 	}
+	k, err := parser.Parse(args)
 	if err != nil {
-		return Complain(name, stderr, Usage, err), false
+		return "", Complain(name, stderr, Usage, err), false
 	}
-	return Done, true
+	return k.Command(), Done, true
 }
 
 // repeated refuses a flag that is given twice: kong would silently take the
