@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -173,7 +174,7 @@ func (c *Client) send(ctx context.Context, r Request, reuse bool) (*Exchange, er
 			}
 			return nil, &ExchangeError{Phase: PhaseDial, Address: r.Address, Err: dialCause(err)}
 		}
-		k = &clientConn{nc: nc.(*net.TCPConn), br: bufio.NewReaderSize(nc, readBuffer)}
+		k = &clientConn{nc: nc.(*net.TCPConn), br: takeReader(nc)}
 	}
 	x := newExchange(ctx, c, k, r, reused)
 	if err := x.sendRequest(r); err != nil {
@@ -199,7 +200,7 @@ func (c *Client) Close() {
 	c.mu.Unlock()
 	for _, list := range idle {
 		for _, k := range list {
-			k.nc.Close()
+			k.drop()
 		}
 	}
 }
@@ -227,19 +228,40 @@ func (c *Client) takeIdle(address string) *clientConn {
 		if time.Since(k.idleSince) < c.config.IdleTimeout && k.quiet() {
 			return k
 		}
-		k.nc.Close()
+		k.drop()
 	}
 }
 
+// putIdle keeps a connection, and closes those that have been idle too long.
 func (c *Client) putIdle(address string, k *clientConn) {
-	k.idleSince = time.Now()
+	now := time.Now()
+	k.idleSince = now
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed || len(c.idle[address]) >= c.config.MaxIdle {
-		k.nc.Close()
+	if c.closed {
+		k.drop()
 		return
 	}
-	c.idle[address] = append(c.idle[address], k)
+	list := c.idle[address]
+	stale := 0
+	for stale < len(list) && now.Sub(list[stale].idleSince) >= c.config.IdleTimeout {
+		list[stale].drop()
+		stale++
+	}
+	list = slices.Delete(list, 0, stale)
+	if len(list) >= c.config.MaxIdle {
+		k.drop()
+	} else {
+		list = append(list, k)
+	}
+	c.idle[address] = list
+}
+
+// drop closes a connection that nobody uses.
+func (k *clientConn) drop() {
+	k.nc.Close()
+	putReader(k.br)
+	k.br = nil
 }
 
 // quiet says that an idle connection is open and has nothing to read. A byte

@@ -90,12 +90,11 @@ func (c *conn) serve(h Handler) {
 	}
 	defer s.watch.remove(c)
 
+	c.br = takeReader(c.nc)
+	defer func() { putReader(c.br) }()
 	wait := s.config.HeaderTimeout
 	for {
 		c.nc.SetReadDeadline(time.Now().Add(wait))
-		if c.br == nil {
-			c.br = bufio.NewReaderSize(c.nc, readBuffer)
-		}
 		if _, err := c.br.Peek(1); err != nil {
 			return
 		}

@@ -297,6 +297,8 @@ func (x *Exchange) Close() {
 		return
 	}
 	x.Abort(ErrExchangeClosed)
+	putReader(x.conn.br)
+	x.conn.br = nil
 }
 
 // errExchangeClosed is what a late Abort finds on an exchange whose connection
@@ -310,6 +312,22 @@ func fieldValue(fields []Field, name string) string {
 		}
 	}
 	return ""
+}
+
+// readers keeps the buffers of connections that have ended.
+var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readBuffer) }}
+
+func takeReader(from io.Reader) *bufio.Reader {
+	br := readers.Get().(*bufio.Reader)
+	br.Reset(from)
+	return br
+}
+
+func putReader(br *bufio.Reader) {
+	if br != nil && br.Size() == readBuffer {
+		br.Reset(nil)
+		readers.Put(br)
+	}
 }
 
 // enlarge gives a reader with a larger buffer that starts with what the old one

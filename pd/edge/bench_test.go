@@ -1,0 +1,121 @@
+package edge_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/hw-native-sys/pypto-pd/pd/edge"
+)
+
+// benchServe is serve for benchmarks.
+func benchServe(b *testing.B, h edge.Handler) string {
+	s, err := edge.Listen(edge.ServerConfig{Address: "127.0.0.1:0"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(h) }()
+	b.Cleanup(func() {
+		s.Shutdown(b.Context())
+		<-done
+	})
+	return s.Addr().String()
+}
+
+// BenchmarkRelayEvent is what one event of 200 bytes costs from upstream to
+// client, everything in one process.
+func BenchmarkRelayEvent(b *testing.B) {
+	event := fmt.Appendf(nil, "%0198d", 7)
+	n := make(chan int, 1)
+	turn := make(chan struct{})
+	upstream := benchServe(b, func(c *edge.Call) {
+		c.Stream(200, "text/event-stream", func(w *edge.StreamWriter) error {
+			for range <-n {
+				if err := w.WriteEvent(event); err != nil {
+					return err
+				}
+				<-turn
+			}
+			return nil
+		})
+	})
+	client := edge.NewClient(edge.ClientConfig{})
+	b.Cleanup(client.Close)
+	front := benchServe(b, func(c *edge.Call) {
+		x, err := client.Open(c.Context(), edge.Request{Method: "POST", Address: upstream, Target: "/", Body: c.Body()})
+		if err != nil {
+			return
+		}
+		defer x.Close()
+		c.Stream(200, "text/event-stream", func(w *edge.StreamWriter) error {
+			pump := edge.EventPump{Data: func([]byte) {}}
+			return pump.Run(w, x)
+		})
+	})
+	nc, err := net.Dial("tcp", front)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer nc.Close()
+	b.ReportAllocs()
+	n <- b.N
+	io.WriteString(nc, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+	br := bufio.NewReader(nc)
+	for got := 0; got < b.N; {
+		line, err := br.ReadSlice('\n')
+		if err != nil {
+			b.Fatal(err)
+		}
+		if len(line) > 100 {
+			got++
+			turn <- struct{}{}
+		}
+	}
+}
+
+// BenchmarkCall is one small request and answer on a kept connection.
+func BenchmarkCall(b *testing.B) {
+	address := benchServe(b, func(c *edge.Call) { c.Reply(200, "text/plain", []byte("hello")) })
+	nc, err := net.Dial("tcp", address)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer nc.Close()
+	nc.SetDeadline(time.Now().Add(time.Hour))
+	br := bufio.NewReader(nc)
+	b.ReportAllocs()
+	for b.Loop() {
+		io.WriteString(nc, "GET /health HTTP/1.1\r\nHost: h\r\nUser-Agent: b\r\n\r\n")
+		for {
+			line, err := br.ReadSlice('\n')
+			if err != nil {
+				b.Fatal(err)
+			}
+			if len(line) == 2 {
+				break
+			}
+		}
+		br.Discard(5)
+	}
+}
+
+// BenchmarkExchange is one request on a connection of its own.
+func BenchmarkExchange(b *testing.B) {
+	address := benchServe(b, func(c *edge.Call) { c.Reply(200, "text/plain", []byte("hello")) })
+	for _, reuse := range []bool{false, true} {
+		b.Run(fmt.Sprintf("reuse=%t", reuse), func(b *testing.B) {
+			client := edge.NewClient(edge.ClientConfig{ReusePOST: reuse})
+			defer client.Close()
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := client.Do(b.Context(), edge.Request{Method: "POST", Address: address, Target: "/", Body: []byte("x")}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
