@@ -316,13 +316,6 @@ func (n *Node) chunkError(d *decode, c *wire.Chunk) error {
 	case m.Chunk > 0 && (m.SourcePartition != d.sourcePartition || m.SourceHitTokens != d.sourceHit):
 		return n.fail(h, "chunk", pd.CodeInvalidPlan, "source partition or prefix hit changed within the handoff")
 	}
-	hash, err := wire.ManifestHash(m)
-	if err != nil {
-		return err
-	}
-	if hash != c.ManifestHash {
-		return n.fail(h, "chunk", pd.CodeInvalidPlan, "the manifest hash does not match the physical write set")
-	}
 	peer := n.sessions[d.fence.Prefill]
 	if peer == nil {
 		return n.fail(h, "chunk", pd.CodeStaleBoot, "no session with %s", d.fence.Prefill)

@@ -73,20 +73,8 @@ func (s *Shell) Abort(ctx context.Context, m wire.Abort) (wire.Status, error) {
 	return ask[wire.Status](ctx, s, m)
 }
 
-// Reserve implements control.Service. The digests of a long prompt are checked
-// here, off the loop.
+// Reserve implements control.Service.
 func (s *Shell) Reserve(ctx context.Context, m wire.Reserve) (wire.Reserved, error) {
-	hash, err := wire.MetadataHash(&m.Continuation)
-	if err != nil {
-		return wire.Reserved{}, err
-	}
-	digest, err := wire.PreparedDigest(hash)
-	if err != nil {
-		return wire.Reserved{}, err
-	}
-	if hash != m.MetadataHash || digest != m.PreparedDigest {
-		return wire.Reserved{}, &pd.Error{Op: "reserve", Code: pd.CodeInvalidDigest, Handoff: m.Fence.Handoff, Node: s.cfg.Node.Self.Node, Text: "the digests do not match the continuation"}
-	}
 	return ask[wire.Reserved](ctx, s, m)
 }
 

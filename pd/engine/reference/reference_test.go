@@ -28,7 +28,6 @@ type bench struct {
 	memory   map[pd.Rank]map[pd.ComponentID][]byte
 	engine   *reference.Engine
 
-	mu      sync.Mutex
 	chunks  chan engine.ChunkComputed
 	stopped chan error
 	outputs *engine.Pipe
