@@ -95,6 +95,10 @@ func (x *Exchange) sendRequest(r Request) error {
 		b = strconv.AppendInt(b, int64(len(r.Body)), 10)
 		b = append(b, "\r\n"...)
 	}
+	if x.client.config.MaxIdle == 0 {
+		// Nobody will use the connection again; its end is for the server to keep.
+		b = append(b, "Connection: close\r\n"...)
+	}
 	b = append(b, "\r\n"...)
 	*pooled = b
 	bufs := net.Buffers{b}

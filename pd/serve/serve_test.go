@@ -58,12 +58,10 @@ func (charModel) EOS() pd.Token    { return 2 }
 func (charModel) MaxTokens() int   { return 100 }
 func (charModel) Revision() string { return "chars" }
 
-// scripted is a generator that plays outputs. A nil-ended script waits for the
-// context.
+// scripted is a generator that plays outputs and then waits for the context.
 type scripted struct {
 	refuse  error
 	outputs []engine.Output
-	wait    bool // after the outputs, wait until the context ends
 
 	mu       sync.Mutex
 	requests []engine.Request

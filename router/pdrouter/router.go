@@ -96,7 +96,9 @@ func New(o Options) *Router {
 	r := &Router{
 		options: o, config: o.Config, pool: newPool(o.Config, o.Queue), started: time.Now(),
 		base: base, stop: stop,
-		legs:    edge.NewClient(edge.ClientConfig{}),
+		// A generation must not be sent twice, so each leg has a connection of
+		// its own: an idle one may be closed just as the request is on its way.
+		legs:    edge.NewClient(edge.ClientConfig{MaxIdle: -1}),
 		control: control.NewClient(control.ClientConfig{}),
 		probes:  control.NewClient(control.ClientConfig{DialTimeout: o.PollTimeout}),
 	}
@@ -153,6 +155,8 @@ func (r *Router) Handle(c *edge.Call) {
 	case generates:
 		want = "POST"
 		handler = func(c *edge.Call) { r.generate(c, kind) }
+	case path == "/":
+		handler = r.page
 	case path == "/health":
 		handler = r.health
 	case path == openai.PathModels:

@@ -37,7 +37,7 @@ func TestBothLegsGetTheClientsRequestAndTheRoutersRoute(t *testing.T) {
 		self[role] = x.header.Get("X-Pd-Self")
 		for name, want := range map[string]string{
 			"X-Pd-Version": "2", "X-Pd-Request-Id": id, "X-Pd-Handoff-Id": p.header.Get("X-Pd-Handoff-Id"), "X-Pd-Run-Id": string(s.router.config.Run()),
-			"Authorization": "Bearer k", "X-Request-Id": "mine", "X-Hop": "", "Proxy-Authorization": "", "X-Pd-Anything": "", "Accept-Encoding": "", "Connection": "",
+			"Authorization": "Bearer k", "X-Request-Id": "mine", "X-Hop": "", "Proxy-Authorization": "", "X-Pd-Anything": "", "Accept-Encoding": "", "Connection": "close",
 		} {
 			require.Equal(t, want, x.header.Get(name), name)
 		}
@@ -110,7 +110,7 @@ func TestClientsOwnMistakesAreRefusedBeforeAnyLeg(t *testing.T) {
 		require.Equal(t, 400, r.StatusCode)
 		require.Equal(t, want, codeOf(t, got))
 	}
-	for target, status := range map[string]int{"/v1/embeddings": 404, "/": 404, "/v1/../health": 404} {
+	for target, status := range map[string]int{"/v1/embeddings": 404, "/": 405, "/v1/../health": 404} {
 		r, _ := s.ask("POST", target, plain)
 		require.Equal(t, status, r.StatusCode)
 	}
@@ -289,6 +289,10 @@ func TestModelsAndMetrics(t *testing.T) {
 	} {
 		require.Contains(t, body, line)
 	}
+	r, body = s.ask("GET", "/", "")
+	require.Equal(t, "text/html; charset=utf-8", r.Header.Get("Content-Type"))
+	require.Contains(t, body, "PD router: <span class=\"ok\">serving</span>")
+	require.Contains(t, body, string(s.prefills[0].id))
 	_, body = s.ask("GET", "/metrics/json", "")
 	var m snapshotBody
 	require.NoError(t, json.Unmarshal([]byte(body), &m))

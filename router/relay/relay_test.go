@@ -63,10 +63,21 @@ func raw(t *testing.T, handle func(nc *net.TCPConn)) string {
 
 func TestEndToEndDropsWhatBelongsToOneConnection(t *testing.T) {
 	in := [][2]string{
-		{"Host", "a"}, {"Connection", "close, X-Foo"}, {"x-foo", "1"}, {"TE", "trailers"}, {"Keep-Alive", "5"},
-		{"Proxy-Authorization", "p"}, {"Authorization", "Bearer k"}, {"x-CuStOm", "1"}, {"x-CuStOm", "2"},
-		{"Content-Length", "5"}, {"Transfer-Encoding", "chunked"}, {"Upgrade", "h2c"}, {"Expect", "100-continue"},
-		{"x-pd-Self", "evil"}, {"Content-Type", "application/json"},
+		{"Host", "a"},
+		{"Connection", "close, X-Foo"},
+		{"x-foo", "1"},
+		{"TE", "trailers"},
+		{"Keep-Alive", "5"},
+		{"Proxy-Authorization", "p"},
+		{"Authorization", "Bearer k"},
+		{"x-CuStOm", "1"},
+		{"x-CuStOm", "2"},
+		{"Content-Length", "5"},
+		{"Transfer-Encoding", "chunked"},
+		{"Upgrade", "h2c"},
+		{"Expect", "100-continue"},
+		{"x-pd-Self", "evil"},
+		{"Content-Type", "application/json"},
 	}
 	seq := func(yield func(string, string) bool) {
 		for _, f := range in {
