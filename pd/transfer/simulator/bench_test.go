@@ -1,7 +1,9 @@
 package simulator_test
 
 import (
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -70,4 +72,25 @@ func BenchmarkLatency(b *testing.B) {
 			<-source.Wake()
 		}
 	}
+}
+
+// cpuTime is what this process has used so far.
+func cpuTime(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	require.NoError(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkPacedLink moves 64 KiB at a time over a link of 16 MiB/s: the time
+// is the link's, the CPU should stay idle.
+func BenchmarkPacedLink(b *testing.B) {
+	p := provider(b, simulator.Config{Link: simulator.Link{BytesPerSecond: 16 << 20, Latency: time.Millisecond}})
+	source, target := newSide(b, p, sideOptions{}), newSide(b, p, sideOptions{rank: 1})
+	session := source.connect(b, target)
+	b.SetBytes(source.memory.Len())
+	before := cpuTime(b)
+	for b.Loop() {
+		require.Equal(b, pd.Done, source.write(b, session).Settlement)
+	}
+	b.ReportMetric(100*float64(cpuTime(b)-before)/float64(b.Elapsed()), "%cpu")
 }
