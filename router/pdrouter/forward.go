@@ -318,9 +318,9 @@ func (h *handoff) refuse(n *node, bad *refused) error {
 			h.router.pool.lost(n, "refuses connections")
 		}
 		n.poke()
-		return legError(n, bad.err)
+		return bad.words(n)
 	}
-	said := openai.ReadError(bad.body, fmt.Sprintf("%s node %s answered %d", n.role, n.id, bad.status))
+	said := bad.words(n)
 	if passes(bad.status) && said.Code != pd.CodeRouteMissing {
 		if h.result.code = said.Code; said.Code == pd.CodeInternal {
 			h.result.code = pd.CodeInvalidRequest
@@ -349,12 +349,17 @@ func passes(status int) bool {
 	return false
 }
 
-func legError(n *node, err error) error {
+// words is a refusal as an error for the client: no address, no text that the
+// node did not mean for clients.
+func (bad *refused) words(n *node) *pd.Error {
+	if bad.err == nil {
+		return openai.ReadError(bad.body, fmt.Sprintf("%s node %s answered %d", n.role, n.id, bad.status))
+	}
 	e := &pd.Error{Op: "forward", Node: n.id, Code: pd.CodePeerUnreachable, Text: fmt.Sprintf("%s node %s ended the connection without an answer", n.role, n.id)}
 	switch {
-	case errors.Is(err, edge.ErrHeadTimeout), errors.Is(err, edge.ErrReadTimeout):
+	case errors.Is(bad.err, edge.ErrHeadTimeout), errors.Is(bad.err, edge.ErrReadTimeout):
 		e.Code, e.Text = pd.CodeDeadline, fmt.Sprintf("%s node %s did not answer in time", n.role, n.id)
-	case edge.DialFailed(err):
+	case edge.DialFailed(bad.err):
 		e.Text = fmt.Sprintf("%s node %s cannot be reached", n.role, n.id)
 	}
 	return e

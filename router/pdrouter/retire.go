@@ -1,6 +1,7 @@
 package pdrouter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -142,12 +143,8 @@ func settled(s wire.Status, err error) bool {
 func (h *handoff) prefillFailedLate(bad *refused) {
 	r := h.router
 	f := h.pair.fence
-	err := bad.err
-	if err == nil {
-		err = pd.Errorf(pd.CodeTransferFailed, "prefill", "status %d", bad.status)
-	}
 	h.pair.prefill.poke()
-	if errors.Is(err, edge.ErrClientGone) {
+	if errors.Is(bad.err, edge.ErrClientGone) {
 		// The call ends decode's side, unless that is over already.
 		h.confirm(pd.Prefill, reasonGone)
 		return
@@ -159,15 +156,17 @@ func (h *handoff) prefillFailedLate(bad *refused) {
 	if done || r.base.Err() != nil {
 		return
 	}
+	// The reason reaches the client through decode, so it holds no address.
+	why := bad.words(h.pair.prefill)
 	ctx, cancel := context.WithTimeout(r.base, r.config.HandoffTimeout)
 	defer cancel()
 	status, statusErr := r.control.Status(ctx, h.pair.decode.control, wire.StatusQuery{Fence: f})
-	r.options.Log.Warn("prefill failed late", "request", f.Request, "handoff", f.Handoff, "node", h.pair.prefill.id, "error", err, "decode_state", status.State)
+	r.options.Log.Warn("prefill failed late", "request", f.Request, "handoff", f.Handoff, "node", h.pair.prefill.id, "error", cmp.Or[error](bad.err, why), "decode_state", status.State)
 	if statusErr != nil || status.Admitted || h.isOver(pd.Decode) {
 		return
 	}
 	// Its answer ends with decode's own error event, which gives the slot back.
-	if _, err := r.control.Abort(ctx, h.pair.decode.control, wire.Abort{Fence: f, From: "router", Reason: "prefill failed: " + clip(err.Error())}); err != nil {
+	if _, err := r.control.Abort(ctx, h.pair.decode.control, wire.Abort{Fence: f, From: "router", Reason: clip("prefill failed: " + why.Message())}); err != nil {
 		r.options.Log.Warn("abort unconfirmed", "request", f.Request, "handoff", f.Handoff, "node", h.pair.decode.id, "error", err)
 	}
 }
