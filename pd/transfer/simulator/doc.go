@@ -26,5 +26,6 @@
 // per inbound connection; Connect starts a writer and a reader per session.
 // The acceptor ends when Fence or Close closed its listener and every copy
 // loop returned. Writer and reader end when the connection does, at the
-// latest with Fence or Close.
+// latest with Fence or Close. A Connect whose context ends starts one more, for
+// the moment in which it closes the connection.
 package simulator

@@ -212,6 +212,10 @@ func (e *engine) Fence(ctx context.Context) error {
 	if !e.frozen {
 		return pd.Errorf(pd.CodeInternal, op, "freeze the regions first")
 	}
+	if e.provider.fenceHangs(e.inbound.identity.Rank) {
+		<-ctx.Done()
+		return &pd.Error{Op: op, Code: pd.CodeDeadline, Text: "fault " + FenceHangs, Err: ctx.Err()}
+	}
 	// The new listener is opened while the old one still holds its port, so the
 	// two differ.
 	listener, err := listen(ctx, e.hostname)

@@ -47,12 +47,18 @@ const (
 	// TargetPausedBuffered: the target copies nothing for DelayMillis; the bytes
 	// wait in its socket, where they survive the sender.
 	TargetPausedBuffered = "target_owner_paused_buffered"
+	// VerdictLateNeverPosted: the batch never leaves, and the verdict that says
+	// so comes at AttemptTimeout only. Failed.
+	VerdictLateNeverPosted = "verdict_late_never_posted"
+	// FenceHangs: a Fence of the engine of rank Target returns with the end of
+	// its context and has done nothing. Counted in calls of Fence.
+	FenceHangs = "fence_hangs"
 )
 
 var faultKinds = []string{
 	FlippedByte, PartialApplyThenFailed, CompletedShort, VerdictNever, VerdictAfterDeadline,
 	SubmitFailed, LateWriteAfterFailed, LateWriteAfterCompleted, DoubleApply, ReorderedPages,
-	RouteFailsAllPending, TargetPausedBuffered,
+	RouteFailsAllPending, TargetPausedBuffered, VerdictLateNeverPosted, FenceHangs,
 }
 
 // FaultKinds lists every kind that Validate accepts.
@@ -97,6 +103,9 @@ func Validate(faults []Fault) error {
 		}
 		if f.Kind == SubmitFailed && f.Target == nil {
 			bad("target: is required for %s", f.Kind)
+		}
+		if f.Kind == FenceHangs && f.Component != "" {
+			bad("component: %q: a fence has none", f.Component)
 		}
 		if f.Nth < 0 {
 			bad("nth: %d: want 1 for the first, or more", f.Nth)

@@ -16,7 +16,8 @@ import (
 func faulty(t *testing.T, f simulator.Fault) (p *simulator.Provider, source, target *side) {
 	p = provider(t, simulator.Config{Faults: []simulator.Fault{f}, Seed: 3})
 	timeout := time.Minute
-	if f.Kind == simulator.VerdictNever || f.Kind == simulator.VerdictAfterDeadline {
+	switch f.Kind {
+	case simulator.VerdictNever, simulator.VerdictAfterDeadline, simulator.VerdictLateNeverPosted:
 		timeout = 400 * time.Millisecond
 	}
 	source, target = newSide(t, p, sideOptions{timeout: timeout}), newSide(t, p, sideOptions{rank: 1})
@@ -190,16 +191,40 @@ func TestPausedTargetAppliesAfterTheSenderGaveUp(t *testing.T) {
 	require.Equal(t, source.memory, target.memory)
 }
 
+func TestVerdictLateNeverPosted(t *testing.T) {
+	_, source, target := faulty(t, simulator.Fault{Kind: simulator.VerdictLateNeverPosted})
+	session := source.connect(t, target)
+	v := source.write(t, session)
+	require.Equal(t, pd.Failed, v.Settlement, v.Detail)
+	require.Equal(t, newMemory(len(target.memory)), target.memory)
+	require.Equal(t, pd.Done, source.write(t, session).Settlement, "the session goes on")
+}
+
+func TestFenceHangs(t *testing.T) {
+	rank := pd.Rank(1)
+	p, source, target := faulty(t, simulator.Fault{Kind: simulator.FenceHangs, Target: &rank})
+	session := source.connect(t, target)
+	require.Equal(t, pd.Done, source.write(t, session).Settlement, "batches are not counted")
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, source.Fence(t.Context()), "the other rank is well")
+	require.ErrorIs(t, target.Fence(ended), pd.CodeDeadline)
+	require.Equal(t, pd.Epoch(1), target.Epoch())
+	require.NoError(t, target.Fence(t.Context()), "the second is well")
+	require.Equal(t, int64(1), p.AppliedFaults()[simulator.FenceHangs])
+}
+
 func TestFaultsAreValidated(t *testing.T) {
 	far := pd.Rank(pd.MaxRanks)
 	for want, f := range map[string]simulator.Fault{
 		`faults[0].kind: "gremlin" is unknown; known are flipped_byte, partial_apply_then_failed`: {Kind: "gremlin"},
 		"faults[0].target: 256: want a rank 0..255":                                               {Kind: simulator.FlippedByte, Target: &far},
 		"faults[0].target: is required":                                                           {Kind: simulator.SubmitFailed},
-		"faults[0].nth: -1":                                                                       {Kind: simulator.FlippedByte, Nth: -1},
-		"faults[0].times: -1":                                                                     {Kind: simulator.FlippedByte, Times: -1},
-		"faults[0].offset: -1":                                                                    {Kind: simulator.FlippedByte, Offset: -1},
-		"faults[0].delay_millis: 3600001: want 0..3600000":                                        {Kind: simulator.DoubleApply, DelayMillis: 3600_001},
+		`faults[0].component: "kv": a fence has none`:                                             {Kind: simulator.FenceHangs, Component: "kv"},
+		"faults[0].nth: -1":                                {Kind: simulator.FlippedByte, Nth: -1},
+		"faults[0].times: -1":                              {Kind: simulator.FlippedByte, Times: -1},
+		"faults[0].offset: -1":                             {Kind: simulator.FlippedByte, Offset: -1},
+		"faults[0].delay_millis: 3600001: want 0..3600000": {Kind: simulator.DoubleApply, DelayMillis: 3600_001},
 	} {
 		require.ErrorContains(t, simulator.Validate([]simulator.Fault{f}), want)
 	}

@@ -101,7 +101,7 @@ func (p *Provider) DelayedWrites() int64 { return p.delayedWrites.Load() }
 func (p *Provider) fault(target pd.Rank, segments []pd.Segment) *armedFault {
 	var first *armedFault
 	for _, f := range p.faults {
-		if f.wants(target, segments) && first == nil {
+		if f.Kind != FenceHangs && f.wants(target, segments) && first == nil {
 			first = f
 		}
 	}
@@ -109,6 +109,18 @@ func (p *Provider) fault(target pd.Rank, segments []pd.Segment) *armedFault {
 		first.hit.Add(1)
 	}
 	return first
+}
+
+// fenceHangs says whether a fault hits this Fence.
+func (p *Provider) fenceHangs(rank pd.Rank) bool {
+	hangs := false
+	for _, f := range p.faults {
+		if f.Kind == FenceHangs && f.wants(rank, nil) {
+			f.hit.Add(1)
+			hangs = true
+		}
+	}
+	return hangs
 }
 
 // Open creates an engine that listens on Options.Hostname and a free port. It

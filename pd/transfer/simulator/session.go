@@ -169,6 +169,9 @@ func (s *session) Submit(segments []pd.Segment) (transfer.Ticket, error) {
 	b := s.newBatchLocked()
 	b.ticket, b.bytes, b.fault = e.lastTicket, bytes, fault
 	b.due, b.deadline = e.pacer.due(now, bytes), now.Add(e.timeout)
+	if fault.is(VerdictLateNeverPosted) {
+		b.due = b.deadline.Add(maxFaultDelay)
+	}
 	for _, seg := range segments {
 		b.segments = append(b.segments, posting{
 			region: s.regions[seg.Component], component: seg.Component, offset: seg.TargetOffset,
@@ -184,11 +187,16 @@ func (s *session) Submit(segments []pd.Segment) (transfer.Ticket, error) {
 	if len(s.pending) == 1 {
 		s.armLocked()
 	}
+	s.kickWriter()
+	return b.ticket, nil
+}
+
+// kickWriter makes the writer look at pending again.
+func (s *session) kickWriter() {
 	select {
 	case s.kick <- struct{}{}:
-	default: // the writer will look anyway
+	default: // it will look anyway
 	}
-	return b.ticket, nil
 }
 
 // armLocked sets the reader's deadline to that of the oldest unsettled batch.
@@ -300,6 +308,8 @@ func (s *session) removeLocked(i int) {
 	s.tasks -= len(b.segments)
 	if i < s.posted {
 		s.posted--
+	} else {
+		s.kickWriter() // it may wait for this batch's time on the link
 	}
 	s.recycleLocked(b)
 	if i == 0 {

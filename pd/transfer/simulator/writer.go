@@ -132,7 +132,8 @@ func (w *writer) next() *batch {
 	}
 }
 
-// sleep waits for the link; losing the session ends it early.
+// sleep waits for the link. Any change to what is pending ends it early, and so
+// does losing the session.
 func (w *writer) sleep(pause time.Duration) {
 	if w.timer == nil {
 		w.timer = time.NewTimer(pause)
@@ -141,6 +142,8 @@ func (w *writer) sleep(pause time.Duration) {
 	}
 	select {
 	case <-w.timer.C:
+	case <-w.session.kick:
+		w.timer.Stop()
 	case <-w.session.lost:
 		w.timer.Stop()
 	}
