@@ -176,7 +176,8 @@ func TestClientMayLeaveOnceItHasItsAnswer(t *testing.T) {
 	_, body := s.read(nc)
 	require.Equal(t, oneEvent+doneEvent, body, "output does not wait for prefill's cleaning up")
 	nc.Close()
-	require.Equal(t, 1, s.router.pool.taken(), "prefill holds its slot until its answer")
+	held, _ := s.router.pool.taken()
+	require.Equal(t, 1, held, "prefill holds its slot until its answer")
 	close(finish)
 	s.untilFree()
 	require.Empty(t, s.prefills[0].aborts)
@@ -276,6 +277,11 @@ func TestUnconfirmedSlotsAreAskedForUntilAnAnswer(t *testing.T) {
 	s.until("prefill is free, decode is not", func(v poolView) bool {
 		return v.Nodes[0].Active == 0 && v.Nodes[1].Active == 1 && v.Nodes[1].Unconfirmed == 1
 	})
+	// A stop waits for requests, and no longer than it wants for a confirmation.
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	require.NoError(t, s.router.Settle(now))
+	require.ErrorIs(t, s.router.Confirm(now), context.Canceled)
 	r, _ := s.ask("POST", "/v1/completions", plain)
 	require.Equal(t, 503, r.StatusCode)
 	_, h := s.healthOf()
@@ -285,6 +291,7 @@ func TestUnconfirmedSlotsAreAskedForUntilAnAnswer(t *testing.T) {
 	})
 	take(t, s.decodes[0].aborts) // asked again by itself
 	s.untilFree()
+	require.NoError(t, s.router.Confirm(now))
 }
 
 func TestNewBootClearsTheSlotsOfTheOld(t *testing.T) {

@@ -283,15 +283,21 @@ func (p *pool) unconfirm(n *node, boot pd.BootID, h pd.HandoffID) bool {
 	return s != nil
 }
 
-// taken counts the slots of all nodes, confirmed or not.
-func (p *pool) taken() int {
+// taken counts the slots of requests that run, and of those that are over for
+// the client and not confirmed by their node.
+func (p *pool) taken() (running, unconfirmed int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	count := 0
 	for _, n := range p.nodes() {
-		count += len(n.slots)
+		for _, s := range n.slots {
+			if s.unconfirmed {
+				unconfirmed++
+			} else {
+				running++
+			}
+		}
 	}
-	return count
+	return running, unconfirmed
 }
 
 // holds says whether a slot is still taken.

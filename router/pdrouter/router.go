@@ -128,12 +128,30 @@ func (r *Router) Run(ctx context.Context) {
 // Drain refuses new generations from now on; /health says draining.
 func (r *Router) Drain() { r.draining.Store(true) }
 
-// Settle waits until no generation runs and every slot is given back, or until
-// ctx ends, whose cause it then returns. It is called after Drain.
+// Settle waits until no generation runs on the router or, as far as it is
+// known, on a node, or until ctx ends, whose cause it then returns. It is called
+// after Drain.
 func (r *Router) Settle(ctx context.Context) error {
+	return wait(ctx, func() bool {
+		running, _ := r.pool.taken()
+		return running == 0 && r.stats.running() == 0
+	})
+}
+
+// Confirm waits until the nodes have confirmed the end of every generation that
+// did not end by itself, or until ctx ends, whose cause it then returns. A node
+// that is gone never confirms.
+func (r *Router) Confirm(ctx context.Context) error {
+	return wait(ctx, func() bool {
+		_, unconfirmed := r.pool.taken()
+		return unconfirmed == 0
+	})
+}
+
+func wait(ctx context.Context, done func() bool) error {
 	tick := time.NewTicker(settleInterval)
 	defer tick.Stop()
-	for r.stats.running() > 0 || r.pool.taken() > 0 {
+	for !done() {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

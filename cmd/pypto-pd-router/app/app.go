@@ -23,8 +23,9 @@ import (
 	"github.com/hw-native-sys/pypto-pd/router/relay"
 )
 
-// cutTime is what requests that outlast the drain have to end on both nodes.
-const cutTime = 5 * time.Second
+// confirmTime is how long a stopping router asks nodes to confirm the end of
+// requests that were cut or had failed.
+const confirmTime = 5 * time.Second
 
 // Run runs the router until the context ends, then drains it: /health answers
 // 503, running requests finish. It returns the process's exit code.
@@ -118,9 +119,13 @@ func drain(ctx context.Context, r *pdrouter.Router, listener *edge.Server, log *
 	err := r.Settle(waiting)
 	shutdown(listener, time.Second)
 	if err != nil {
-		cutting, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), cutTime, fmt.Errorf("nodes have not confirmed within %v that cut requests ended", cutTime))
-		defer cancel()
-		err = errors.Join(fmt.Errorf("drain: %w", err), r.Settle(cutting))
+		err = fmt.Errorf("drain: %w", err)
+	}
+	confirming, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), confirmTime, fmt.Errorf("not confirmed within %v", confirmTime))
+	defer cancel()
+	if err := errors.Join(r.Settle(confirming), r.Confirm(confirming)); err != nil {
+		// The nodes have seen their connections end; /health of each says more.
+		log.Warn("nodes have not confirmed the end of requests", "error", err)
 	}
 	j.Emit(journal.Event{Event: journal.ServiceStopped})
 	return err
