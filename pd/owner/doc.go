@@ -25,7 +25,8 @@
 //   - SourceStableUntilSourceDone: a chunk is reported source-free only when
 //     every batch of it was, or never left.
 //   - Attempts are made once. A batch that the provider refused or lost is
-//     never submitted again; neither is the rest of its pair's writes.
+//     never submitted again, and behind a refused one the rest of its pair's
+//     writes is not submitted at all.
 //
 // # Goroutines
 //

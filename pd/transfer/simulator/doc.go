@@ -8,7 +8,8 @@
 //
 //	refused by Submit                               error; nothing was written
 //	refused by the target before it copied          Failed
-//	connection lost before the first byte left      Failed
+//	connection lost, or time up, before the
+//	first byte left                                 Failed
 //	connection lost, or time up, after that         Uncertain
 //	acknowledged with fewer bytes than the batch    Uncertain
 //	acknowledged with all bytes                     Done
