@@ -92,3 +92,13 @@ type Registry struct {
 	Build string             `json:"build"`
 	Ranks []RankRegistration `json:"ranks"`
 }
+
+// Epoch numbers a registry among those of one boot: it rises with every fence
+// of any rank.
+func (r *Registry) Epoch() Epoch {
+	var sum Epoch
+	for _, rank := range r.Ranks {
+		sum += rank.Epoch
+	}
+	return sum
+}

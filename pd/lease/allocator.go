@@ -10,6 +10,14 @@ type Demand struct {
 	Owner pd.HandoffID
 	// Tokens is how many positions the tables must hold at once.
 	Tokens int
+	// Prefix are the page hashes of the prompt; nil neither looks up nor
+	// publishes. The allocator keeps them.
+	Prefix pd.PrefixHashes
+	// HitLimit is how many tokens may come from the cache, a multiple of the
+	// alignment. Resume says that the engine goes on computing behind the hit,
+	// so that the states at its end must be cached too.
+	HitLimit int
+	Resume   bool
 	// Receiving marks memory that peers will write: it may take at most its
 	// share of the pool (pd.MaxReceivingShare).
 	Receiving bool
@@ -22,6 +30,12 @@ type Grant struct {
 	Tables    Tables
 	// HitTokens is how much of the prompt the pages already hold.
 	HitTokens int
+	// Shared lists the pages of the tables that others may read too; they are
+	// never written.
+	Shared map[pd.GroupName][]pd.Page
+	// ColdRetry: the pages of a hit were there, but not the memory behind them,
+	// and the placement started anew without the hit.
+	ColdRetry bool
 	// Slot and Generation are the bootstrap slot and this use of it.
 	Slot       int
 	Generation pd.Generation
@@ -51,13 +65,18 @@ type Allocator interface {
 	// Open gives an owner tables and a bootstrap slot. It fails with
 	// CodeCapacityExhausted or CodeBootstrapExhausted.
 	Open(d Demand) (Grant, error)
+	// Publish makes full pages of an owner findable by their hash: per group the
+	// half-open span of logical pages whose bytes are known. Pages that a ring
+	// has given up since are left out.
+	Publish(owner pd.HandoffID, known map[pd.GroupName]pd.Span)
 	// Received ends the Receiving share of an owner.
 	Received(owner pd.HandoffID)
 	// Close takes an owner's tables and slot back. Pages that are pinned stay
 	// held until Unpin.
 	Close(owner pd.HandoffID)
-	// Quarantine keeps an owner's pages and slot out of use until Close, and
-	// says how many pages that are.
+	// Quarantine keeps an owner's writable pages and its slot out of use until
+	// Close, withdraws what it published, lets shared pages go, and says how many
+	// pages are held.
 	Quarantine(owner pd.HandoffID) (pages int)
 	// Pin holds every page and the slot of an owner's tables as they are now.
 	Pin(key PinKey) (Snapshot, error)

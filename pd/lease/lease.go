@@ -197,8 +197,10 @@ func (l *Ledger) quarantine(h pd.HandoffID, r *record) {
 	}
 }
 
-// Commit says that every byte of the request is there.
-func (l *Ledger) Commit(h pd.HandoffID) error {
+// Commit says that every byte of the request is there, and publishes the full
+// pages whose bytes are known: per group the logical pages that prefill wrote.
+// Pages of a hit have their names already (PublishedBytesMatchHash).
+func (l *Ledger) Commit(h pd.HandoffID, known map[pd.GroupName]pd.Span) error {
 	r, err := l.find(h, "commit", Constructing)
 	switch {
 	case err != nil:
@@ -211,6 +213,7 @@ func (l *Ledger) Commit(h pd.HandoffID) error {
 		return refuse(h, "commit", pd.CodeIncomplete, "%d units are not settled", r.unsettled)
 	}
 	r.state = Ready
+	l.pages.Publish(h, known)
 	l.pages.Received(h)
 	return nil
 }

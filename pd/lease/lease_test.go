@@ -41,7 +41,7 @@ var events = map[string]func(*lease.Ledger, string) error{
 		return l.Settle("h", settle(pd.Done))
 	},
 	"Stopped":    func(l *lease.Ledger, _ string) error { return l.Stopped("h") },
-	"Commit":     func(l *lease.Ledger, _ string) error { return l.Commit("h") },
+	"Commit":     func(l *lease.Ledger, _ string) error { return l.Commit("h", nil) },
 	"Adopt":      func(l *lease.Ledger, _ string) error { return l.Adopt("h") },
 	"Release":    func(l *lease.Ledger, _ string) error { return l.Release("h") },
 	"Quarantine": func(l *lease.Ledger, _ string) error { return l.Quarantine("h") },
@@ -132,7 +132,7 @@ func TestReleaseIsRefusedWhileAWriterMayLive(t *testing.T) {
 func TestStopFactEndsTheWriters(t *testing.T) {
 	l := bring(t, "Constructing", "Settle")
 	require.NoError(t, l.Stopped("h"))
-	require.ErrorIs(t, l.Commit("h"), pd.CodeTransferFailed, "an aborted handoff is never committed")
+	require.ErrorIs(t, l.Commit("h", nil), pd.CodeTransferFailed, "an aborted handoff is never committed")
 	require.NoError(t, l.Release("h"))
 }
 
@@ -142,7 +142,7 @@ func TestUncertainIsAbsorbing(t *testing.T) {
 	require.NoError(t, l.Settle("h", settle(pd.Done)), "a late success is taken in")
 	require.Equal(t, "Quarantined", stateOf(l), "and changes nothing")
 	require.Error(t, l.Release("h"))
-	require.Error(t, l.Commit("h"))
+	require.Error(t, l.Commit("h", nil))
 	held, quarantined := l.Counts()
 	require.Equal(t, []int{1, 1}, []int{held, quarantined})
 }

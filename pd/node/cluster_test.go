@@ -83,7 +83,7 @@ func newPair(t *testing.T, options map[string]int) *pair {
 			pool[g.Name] = layout.PoolPages(g.Name)
 		}
 		s.alloc = pages.New(pages.Config{
-			Groups: contract.Groups, Partitions: topology.Partitions(), PoolPages: pool, RingPeriods: layout.RingPeriods, Slots: layout.BootstrapSlots,
+			Groups: contract.Groups, Partitions: topology.Partitions(), PoolPages: pool, RingPeriods: layout.RingPeriods, AlignmentTokens: contract.AlignmentTokens, Slots: layout.BootstrapSlots,
 		})
 		registry := pd.Registry{
 			Topology: topology, PagesPerLayer: layout.PagesPerLayer, RingPeriods: layout.RingPeriods, BootstrapSlots: layout.BootstrapSlots, Build: "test",
@@ -100,6 +100,7 @@ func newPair(t *testing.T, options map[string]int) *pair {
 		s.node = node.New(node.Config{
 			Role: role, Self: s.self, Run: "run", Contract: &contract, ContractDigest: digest, Registry: registry,
 			Peers: map[pd.NodeID]struct{}{other: {}}, Capacity: option("capacity", 8),
+			Adapter: dsv4.Tiny(), PrefixCaching: option("cache", 0) == 1,
 			HandoffTimeout: 300 * time.Second, RequestTimeout: 3600 * time.Second, MaxModelTokens: 8192, Allocator: s.alloc,
 		})
 		return s
@@ -262,7 +263,11 @@ func (c *pair) deliver(to *side, message any, reply func(any, error)) {
 	c.last++
 	call := c.last
 	c.calls[call] = reply
-	c.later(func() { c.step(to, node.Called{Call: call, Message: message}) })
+	e := node.Called{Call: call, Message: message}
+	if r, ok := message.(wire.Reserve); ok {
+		e.Prefix = to.node.Prefix(r.Continuation.PromptTokens)
+	}
+	c.later(func() { c.step(to, e) })
 }
 
 func (c *pair) startPrefill(s *side, e node.StartPrefill) {
@@ -347,7 +352,7 @@ func describe(a node.Answer) string {
 				n += r.Count
 			}
 		}
-		return fmt.Sprintf("reserved partition=%d pages=%d slot=%d generation=%d", m.Partition, n, m.BootstrapSlot, m.Generation)
+		return fmt.Sprintf("reserved partition=%d pages=%d hit=%d slot=%d generation=%d", m.Partition, n, m.HitTokens, m.BootstrapSlot, m.Generation)
 	case wire.ChunkAck:
 		return fmt.Sprintf("ack chunk=%d", m.Chunk)
 	case wire.Ack:

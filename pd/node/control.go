@@ -22,7 +22,7 @@ func (n *Node) called(e Called) {
 	case wire.Session:
 		n.sessionCalled(e.Call, &m)
 	case wire.Reserve:
-		n.reserveCalled(e.Call, m)
+		n.reserveCalled(e.Call, m, e.Prefix)
 	case wire.Chunk:
 		n.chunkCalled(e.Call, m)
 	case wire.Results:

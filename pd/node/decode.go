@@ -22,11 +22,13 @@ type decode struct {
 	// reserve and call are prefill's reservation and the call that waits for it.
 	reserve *wire.Reserve
 	call    CallID
+	prefix  pd.PrefixHashes
 	grant   lease.Grant
 	pages   int
 
 	// what the acknowledged chunks fixed
 	hashes          []string
+	received        map[pd.GroupName]pd.Span // logical pages, by group
 	end             int
 	final           *pd.Manifest
 	sourcePartition pd.Partition
@@ -106,7 +108,7 @@ func (n *Node) decodeEffect(d *decode, eff handoff.Effect) {
 	case handoff.AcceptPost:
 		d.deadline = n.now + n.cfg.RequestTimeout
 		n.askLater(d, pd.PeerAskInterval)
-		n.emit(Record{Event: "HANDOFF_RESERVED", Fence: d.fence})
+		n.emit(Record{Event: "HANDOFF_RESERVED", Fence: d.fence, Count: int64(d.grant.HitTokens)})
 		n.emit(AcceptPost{Post: d.post})
 	case handoff.Adopt:
 		if err := n.ledger.Adopt(h); err != nil {
@@ -146,10 +148,16 @@ func (n *Node) reserveLease(d *decode) {
 		n.decodeEvent(d, handoff.Event{Kind: handoff.Refused, Err: n.fail(d.fence.Handoff, "reserve", pd.CodeInvalidRequest, "the two POSTs disagree on stream")})
 		return
 	}
-	g, err := n.ledger.Reserve(lease.Demand{Owner: d.fence.Handoff, Tokens: len(c.PromptTokens), Receiving: true})
+	g, err := n.ledger.Reserve(lease.Demand{
+		Owner: d.fence.Handoff, Tokens: len(c.PromptTokens), Receiving: true,
+		Prefix: d.prefix, HitLimit: n.cfg.Adapter.TargetHitLimit(len(c.PromptTokens)),
+	})
 	if err != nil {
 		n.decodeEvent(d, handoff.Event{Kind: handoff.Refused, Err: err})
 		return
+	}
+	if g.ColdRetry {
+		n.emit(Record{Event: "RESERVE_COLD_RETRY", Fence: d.fence})
 	}
 	d.grant = g
 	l, _ := n.ledger.Lease(d.fence.Handoff)
@@ -199,7 +207,7 @@ func (n *Node) releaseLease(d *decode) {
 }
 
 // reserveCalled takes prefill's reservation in.
-func (n *Node) reserveCalled(call CallID, r wire.Reserve) {
+func (n *Node) reserveCalled(call CallID, r wire.Reserve, prefix pd.PrefixHashes) {
 	h := r.Fence.Handoff
 	d := n.decodes[h]
 	refuse := func(code pd.Code, format string, args ...any) {
@@ -242,7 +250,7 @@ func (n *Node) reserveCalled(call CallID, r wire.Reserve) {
 		if d == nil {
 			d = n.newDecode(r.Fence)
 		}
-		d.reserve, d.call = &r, call
+		d.reserve, d.call, d.prefix = &r, call, prefix
 		n.decodeEvent(d, handoff.Event{Kind: handoff.ReserveCalled})
 	}
 }
@@ -289,6 +297,7 @@ func (n *Node) chunkCalled(call CallID, c wire.Chunk) {
 		}
 		d.hashes = append(d.hashes, c.ManifestHash)
 		d.end, d.sourcePartition, d.sourceHit = m.Span.End, m.SourcePartition, m.SourceHitTokens
+		d.receive(adapter.Moved(n.planOf(d, m)))
 		if m.Final {
 			d.final = m
 		}
@@ -320,14 +329,58 @@ func (n *Node) chunkError(d *decode, c *wire.Chunk) error {
 	if peer == nil {
 		return n.fail(h, "chunk", pd.CodeStaleBoot, "no session with %s", d.fence.Prefill)
 	}
-	return adapter.Verify(adapter.Input{
+	in := n.planOf(d, m)
+	in.Source, in.SourcePeriods = peer.registry.Topology, peer.registry.RingPeriods
+	if err := adapter.Verify(in, m); err != nil {
+		return err
+	}
+	return n.sharedError(d, m)
+}
+
+// planOf is this node's own side of a chunk's plan.
+func (n *Node) planOf(d *decode, m *pd.Manifest) adapter.Input {
+	return adapter.Input{
 		Contract: n.cfg.Contract, Fence: d.fence, PromptTokens: d.reserve.PromptTokenCount,
-		Source: peer.registry.Topology, SourcePeriods: peer.registry.RingPeriods,
+		Chunk: m.Chunk, Span: m.Span, Final: m.Final, SourceHit: m.SourceHitTokens,
 		Target: n.cfg.Registry.Topology, TargetPartition: d.grant.Partition, TargetTables: d.grant.Tables,
 		TargetPeriods: n.cfg.Registry.RingPeriods, TargetHit: d.grant.HitTokens,
 		TargetSlot: d.grant.Slot, TargetGeneration: d.grant.Generation,
 		MetadataHash: d.reserve.MetadataHash, PreparedDigest: d.reserve.PreparedDigest,
-	}, m)
+	}
+}
+
+// sharedError finds a write into a page that others may read. The plan never
+// has one (Invariant I-16); this is belt and braces at the last gate.
+func (n *Node) sharedError(d *decode, m *pd.Manifest) error {
+	for group, pages := range d.grant.Shared {
+		for _, cp := range m.Copies {
+			if c, _ := n.cfg.Contract.Component(cp.Component); c.Group != group {
+				continue
+			}
+			for _, page := range pages {
+				if page >= cp.Target && page < cp.Target+pd.Page(cp.Count) {
+					return n.fail(d.fence.Handoff, "chunk", pd.CodeInvalidPlan, "copy of %s into shared page %d", cp.Component, page)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// receive notes which logical pages an acknowledged chunk brings.
+func (d *decode) receive(moved map[pd.GroupName]pd.Span) {
+	if d.received == nil {
+		d.received = map[pd.GroupName]pd.Span{}
+	}
+	for g, span := range moved {
+		if span.Len() == 0 {
+			continue
+		}
+		if old := d.received[g]; old.Len() > 0 {
+			span.Start = old.Start
+		}
+		d.received[g] = span
+	}
 }
 
 // settle takes facts in. It reports the first that makes the lease uncertain.
@@ -415,7 +468,7 @@ func (n *Node) commitError(d *decode, c *wire.Commit) error {
 	case d.reserve.MetadataHash != c.MetadataHash:
 		return n.fail(h, "commit", pd.CodeConflict, "the metadata hash is not the reservation's")
 	}
-	return n.ledger.Commit(h)
+	return n.ledger.Commit(h, d.received)
 }
 
 func (n *Node) decodeStopped(e DecodeStopped) {

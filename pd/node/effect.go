@@ -31,8 +31,10 @@ type (
 		Bytes   int64
 		Regions map[pd.ComponentID]int64
 		Ranks   int
-		Code    pd.Code
-		Detail  string
+		// Count is the tokens that the cache had, with HANDOFF_RESERVED.
+		Count  int64
+		Code   pd.Code
+		Detail string
 	}
 	// Call is an outgoing control call of a handoff, answered by Returned.
 	Call struct {
@@ -77,8 +79,11 @@ type (
 		Handoff pd.HandoffID
 		Chunk   pd.ChunkID
 		Peer    pd.Peer
-		Writes  []pd.RankWrite
-		Units   []pd.Unit
+		// RegistryEpoch is that of the registry under which the chunk was
+		// acknowledged; after a fence in between the owners refuse it.
+		RegistryEpoch pd.Epoch
+		Writes        []pd.RankWrite
+		Units         []pd.Unit
 	}
 	// Seal makes the owners refuse further writes, answered by Sealed.
 	Seal struct{ Handoff pd.HandoffID }

@@ -59,6 +59,9 @@ type (
 	Called struct {
 		Call    CallID
 		Message any
+		// Prefix are the hashes of a reservation's prompt (Node.Prefix), computed
+		// off the loop.
+		Prefix pd.PrefixHashes
 	}
 	// Returned: an outgoing call of a handoff ended. Exactly one of Answer and
 	// Err is set; Answer is the answer type of pd/wire.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hw-native-sys/pypto-pd/adapter"
 	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/lease"
 	"github.com/hw-native-sys/pypto-pd/pd/wire"
@@ -28,6 +29,9 @@ type Config struct {
 	RequestTimeout time.Duration
 	// MaxModelTokens bounds prompt plus output.
 	MaxModelTokens int
+	// Adapter knows the prefix rules; PrefixCaching switches them on.
+	Adapter       adapter.Adapter
+	PrefixCaching bool
 	// Allocator is not owned by the node; the node is its only ledger.
 	Allocator lease.Allocator
 }
@@ -75,6 +79,15 @@ func New(cfg Config) *Node {
 		sessions: map[pd.Peer]*session{}, prefills: map[pd.HandoffID]*prefill{}, decodes: map[pd.HandoffID]*decode{},
 		posts: map[PostID]pd.HandoffID{}, tombstones: map[pd.HandoffID]*tombstone{}, gates: map[pd.HandoffID]string{},
 	}
+}
+
+// Prefix computes the page hashes of a prompt; nil without prefix caching. It
+// reads what is constant only and may be called from any goroutine.
+func (n *Node) Prefix(tokens []pd.Token) pd.PrefixHashes {
+	if !n.cfg.PrefixCaching {
+		return nil
+	}
+	return adapter.PrefixHashes(n.cfg.Contract, n.cfg.ContractDigest, tokens)
 }
 
 // Step takes one event in. now is the time since the boot and never goes back.

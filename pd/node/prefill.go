@@ -232,7 +232,7 @@ func (n *Node) submit(p *prefill, c *chunk) {
 	}
 	c.submitted = true
 	n.emit(n.chunkRecord("CHUNK_SUBMITTED", p.fence, &c.manifest))
-	n.emit(Submit{Handoff: p.fence.Handoff, Chunk: c.computed.Chunk, Peer: p.fence.Decode, Writes: writes, Units: c.manifest.Units})
+	n.emit(Submit{Handoff: p.fence.Handoff, Chunk: c.computed.Chunk, Peer: p.fence.Decode, RegistryEpoch: peer.registry.Epoch(), Writes: writes, Units: c.manifest.Units})
 }
 
 // failUnits settles a chunk of which nothing was submitted.

@@ -32,7 +32,7 @@ type life struct {
 
 func (g *Group) newInstalled(peer pd.Peer, r pd.Registry) *installed {
 	in := &installed{
-		peer: peer, registry: r, epoch: EpochOf(r),
+		peer: peer, registry: r, epoch: r.Epoch(),
 		targets: make([]transfer.Target, len(r.Ranks)),
 		extents: transfer.Extents{},
 		stale:   make([]atomic.Bool, len(r.Ranks)),

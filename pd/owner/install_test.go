@@ -87,11 +87,11 @@ func TestFencedPeerIsInstalledAnew(t *testing.T) {
 	require.ErrorIs(t, from.Install(to.peer, old), pd.CodeRegistryMismatch)
 	require.ErrorIs(t, from.Submit(simple(h, 1, from, to)), pd.CodeStaleBoot)
 	acked := simple(pd.NewHandoffID(), 0, from, to)
-	acked.RegistryEpoch = owner.EpochOf(old)
+	acked.RegistryEpoch = old.Epoch()
 	require.ErrorIs(t, from.Submit(acked), pd.CodeStaleBoot, "acknowledged before the fence")
 
 	next := simple(pd.NewHandoffID(), 0, from, to)
-	next.RegistryEpoch = owner.EpochOf(to.Registry())
+	next.RegistryEpoch = epochOf(to.Registry())
 	require.NoError(t, from.Submit(next))
 	requireAll(t, pd.Done, from.settled(next))
 	require.Equal(t, pd.AllDone, from.stopped(h))

@@ -13,7 +13,7 @@ type Write struct {
 	Chunk   pd.ChunkID
 	// Peer is the node that acknowledged the chunk.
 	Peer pd.Peer
-	// RegistryEpoch is EpochOf the registry under which the peer acknowledged
+	// RegistryEpoch is the Epoch of the registry under which the peer acknowledged
 	// the chunk. If the peer was fenced since, the chunk is refused: the peer may
 	// have given its pages to someone else. 0 leaves it unchecked for the first
 	// chunk of a handoff; later ones are held to the registry of the first.
@@ -22,16 +22,6 @@ type Write struct {
 	Writes []pd.RankWrite
 	// Units are the chunk's expected units; the segments must add up to them.
 	Units []pd.Unit
-}
-
-// EpochOf numbers a registry among those of one boot: it rises with every
-// fence of any rank.
-func EpochOf(r pd.Registry) pd.Epoch {
-	var sum pd.Epoch
-	for _, rank := range r.Ranks {
-		sum += rank.Epoch
-	}
-	return sum
 }
 
 // UnitSettled says that units of a chunk have their fact.

@@ -60,7 +60,7 @@ func TestBadChunksWriteNothingOnAnyRank(t *testing.T) {
 	}
 	// A good one behind them: had they left anything, it would be on its way too.
 	w := good()
-	w.RegistryEpoch = owner.EpochOf(to.Registry())
+	w.RegistryEpoch = epochOf(to.Registry())
 	require.NoError(t, from.Submit(w))
 	requireAll(t, pd.Done, from.settled(w))
 	apply(want, from, w)

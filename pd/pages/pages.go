@@ -34,17 +34,24 @@ type Config struct {
 	PoolPages map[pd.GroupName]int
 	// RingPeriods is the ring length of each group that is not Full.
 	RingPeriods map[pd.GroupName]int
+	// AlignmentTokens is the step in which prefixes are found.
+	AlignmentTokens int
 	// Slots is how many bootstrap slots each partition has.
 	Slots int
-	// OnFree, if set, is told of every page whose last reference went. It runs
-	// inside the call that dropped it.
+	// OnFree, if set, is told of every page whose bytes nobody may need any more:
+	// its last reference went and it has no name, or its name was taken from it.
+	// It runs inside the call that did that.
 	OnFree func(p pd.Partition, g pd.GroupName, page pd.Page)
 }
 
 // pool is one group of one partition.
 type pool struct {
 	refs []int32
-	free fifo
+	free queue
+	// cached finds pages by name, names says which page has one. A cached page
+	// without references stands in the free queue until its turn comes.
+	cached map[cacheKey]pd.Page
+	names  map[pd.Page]cacheKey
 	// receiving counts pages that peers are about to write.
 	receiving int
 }
@@ -54,8 +61,13 @@ type owner struct {
 	partition pd.Partition
 	tables    Tables
 	// tokens is how many positions the tables hold.
-	tokens      int
-	slot        int
+	tokens int
+	slot   int
+	prefix pd.PrefixHashes
+	// shared marks table slots whose page came from the cache.
+	shared map[pd.GroupName]map[int]bool
+	// published is how many leading pages of a full group have been published.
+	published   map[pd.GroupName]int
 	receiving   map[pd.GroupName]int
 	quarantined bool
 }
@@ -70,7 +82,7 @@ type pin struct {
 type slots struct {
 	refs        []int32
 	generations []pd.Generation
-	free        fifo
+	free        queue
 }
 
 // Allocator implements lease.Allocator.
@@ -95,11 +107,11 @@ func New(cfg Config) *Allocator {
 		pools := map[pd.GroupName]*pool{}
 		for _, g := range cfg.Groups {
 			n := cfg.PoolPages[g.Name]
-			pools[g.Name] = &pool{refs: make([]int32, n), free: newFIFO(n)}
+			pools[g.Name] = &pool{refs: make([]int32, n), free: newQueue(n), cached: map[cacheKey]pd.Page{}, names: map[pd.Page]cacheKey{}}
 		}
 		a.pools = append(a.pools, pools)
 		a.slots = append(a.slots, &slots{
-			refs: make([]int32, cfg.Slots), generations: make([]pd.Generation, cfg.Slots), free: newFIFO(cfg.Slots),
+			refs: make([]int32, cfg.Slots), generations: make([]pd.Generation, cfg.Slots), free: newQueue(cfg.Slots),
 		})
 	}
 	return a
@@ -114,12 +126,33 @@ func (a *Allocator) length(g pd.CacheGroup, tokens int) int {
 	return n
 }
 
-// Open implements lease.Allocator. Among the partitions with room it takes the
-// one with the fewest owners, then the next in turn.
+// Open implements lease.Allocator. The partition with the longest hit wins if
+// it has room for the rest; else the placement starts once more without hits,
+// in the partition with room that has the fewest owners, or the next in turn.
 func (a *Allocator) Open(d Demand) (Grant, error) {
 	if _, ok := a.owners[d.Owner]; ok {
 		return Grant{}, &pd.Error{Op: "open", Code: pd.CodeDuplicateHandoff, Handoff: d.Owner, Text: "owns pages already"}
 	}
+	var best hit
+	var at pd.Partition
+	for p := range a.pools {
+		if h := a.lookup(pd.Partition(p), d); h.tokens > best.tokens {
+			best, at = h, pd.Partition(p)
+		}
+	}
+	if best.tokens > 0 && a.fits(at, d, best) == nil {
+		return a.take(at, d, best), nil
+	}
+	p, err := a.coldPartition(d)
+	if err != nil {
+		return Grant{}, err
+	}
+	g := a.take(p, d, hit{})
+	g.ColdRetry = best.tokens > 0
+	return g, nil
+}
+
+func (a *Allocator) coldPartition(d Demand) (pd.Partition, error) {
 	counts := make([]int, a.cfg.Partitions)
 	for _, o := range a.owners {
 		counts[o.partition]++
@@ -128,7 +161,7 @@ func (a *Allocator) Open(d Demand) (Grant, error) {
 	var lacking error
 	for i := range a.cfg.Partitions {
 		p := (a.cursor + i) % a.cfg.Partitions
-		if err := a.fits(pd.Partition(p), d); err != nil {
+		if err := a.fits(pd.Partition(p), d, hit{}); err != nil {
 			lacking = err
 			continue
 		}
@@ -137,22 +170,31 @@ func (a *Allocator) Open(d Demand) (Grant, error) {
 		}
 	}
 	if best < 0 {
-		return Grant{}, lacking
+		return 0, lacking
 	}
 	a.cursor = (best + 1) % a.cfg.Partitions
-	return a.take(pd.Partition(best), d), nil
+	return pd.Partition(best), nil
 }
 
-// fits says what a partition lacks for a demand.
-func (a *Allocator) fits(p pd.Partition, d Demand) error {
+// fits says what a partition lacks for a demand beside a hit.
+func (a *Allocator) fits(p pd.Partition, d Demand, h hit) error {
 	if a.slots[p].free.len() == 0 {
 		return &pd.Error{Op: "open", Code: pd.CodeBootstrapExhausted, Handoff: d.Owner, Text: fmt.Sprintf("all %d bootstrap slots of partition %d are in use", a.cfg.Slots, p)}
 	}
 	var lacks []string
 	for _, g := range a.cfg.Groups {
-		pool, need := a.pools[p][g.Name], a.length(g, d.Tokens)
-		if need > pool.free.len() {
-			lacks = append(lacks, fmt.Sprintf("%s: need %d, free %d", g.Name, need, pool.free.len()))
+		pool := a.pools[p][g.Name]
+		need, free := a.length(g, max(d.Tokens, h.tokens)), pool.free.len()
+		for l, page := range h.pages[g.Name] {
+			if a.resident(g, max(d.Tokens, h.tokens), l) {
+				need--
+				if pool.refs[page] == 0 {
+					free--
+				}
+			}
+		}
+		if need > free {
+			lacks = append(lacks, fmt.Sprintf("%s: need %d, free %d", g.Name, need, free))
 		} else if d.Receiving && pool.receiving > 0 && pool.receiving+need > len(pool.refs)/pd.MaxReceivingShare {
 			lacks = append(lacks, fmt.Sprintf("%s: need %d, receiving %d of %d", g.Name, need, pool.receiving, len(pool.refs)/pd.MaxReceivingShare))
 		}
@@ -163,18 +205,50 @@ func (a *Allocator) fits(p pd.Partition, d Demand) error {
 	return nil
 }
 
-func (a *Allocator) take(p pd.Partition, d Demand) Grant {
-	o := &owner{partition: p, tables: Tables{}, tokens: d.Tokens, receiving: map[pd.GroupName]int{}}
+// resident says whether a logical page has a slot in a table of tokens.
+func (a *Allocator) resident(g pd.CacheGroup, tokens, l int) bool {
+	return g.Kind == pd.Full || l >= g.Pages(tokens)-a.cfg.RingPeriods[g.Name]
+}
+
+func (a *Allocator) take(p pd.Partition, d Demand, h hit) Grant {
+	o := &owner{
+		partition: p, tables: Tables{}, tokens: max(d.Tokens, h.tokens), prefix: d.Prefix,
+		shared: map[pd.GroupName]map[int]bool{}, published: map[pd.GroupName]int{}, receiving: map[pd.GroupName]int{},
+	}
+	shared := map[pd.GroupName][]pd.Page{}
+	// Pages of the hit first, so that no fresh page is one of them.
 	for _, g := range a.cfg.Groups {
 		pool := a.pools[p][g.Name]
-		table := make(pd.PageTable, a.length(g, d.Tokens))
-		for i := range table {
-			table[i] = pool.take()
+		table := make(pd.PageTable, a.length(g, o.tokens))
+		o.tables[g.Name], o.shared[g.Name] = table, map[int]bool{}
+		for _, l := range slices.Sorted(maps.Keys(h.pages[g.Name])) {
+			if !a.resident(g, o.tokens, l) {
+				continue
+			}
+			slot := l
+			if g.Kind != pd.Full {
+				slot = l % a.cfg.RingPeriods[g.Name]
+			}
+			table[slot] = pool.share(h.pages[g.Name][l])
+			o.shared[g.Name][slot] = true
+			shared[g.Name] = append(shared[g.Name], table[slot])
 		}
-		o.tables[g.Name] = table
+		if g.Kind == pd.Full {
+			o.published[g.Name] = h.tokens / g.PageTokens
+		}
+	}
+	for _, g := range a.cfg.Groups {
+		pool, table := a.pools[p][g.Name], o.tables[g.Name]
+		fresh := 0
+		for slot := range table {
+			if !o.shared[g.Name][slot] {
+				table[slot] = a.fresh(p, g.Name)
+				fresh++
+			}
+		}
 		if d.Receiving {
-			o.receiving[g.Name] = len(table)
-			pool.receiving += len(table)
+			o.receiving[g.Name] = fresh
+			pool.receiving += fresh
 		}
 	}
 	s := a.slots[p]
@@ -182,19 +256,33 @@ func (a *Allocator) take(p pd.Partition, d Demand) Grant {
 	s.refs[o.slot] = 1
 	s.generations[o.slot]++
 	a.owners[d.Owner] = o
-	return Grant{Partition: p, Tables: clone(o.tables), Slot: o.slot, Generation: s.generations[o.slot]}
+	return Grant{Partition: p, Tables: clone(o.tables), HitTokens: h.tokens, Shared: shared, Slot: o.slot, Generation: s.generations[o.slot]}
 }
 
-func (p *pool) take() pd.Page {
-	page := p.free.pop()
-	p.refs[page] = 1
+// fresh takes the page that is free the longest; a name that it has is gone.
+func (a *Allocator) fresh(p pd.Partition, g pd.GroupName) pd.Page {
+	pool := a.pools[p][g]
+	page := pool.free.pop()
+	pool.refs[page] = 1
+	if pool.unpublish(page) && a.cfg.OnFree != nil {
+		a.cfg.OnFree(p, g, page)
+	}
+	return page
+}
+
+// share takes one more reference on a cached page.
+func (p *pool) share(page pd.Page) pd.Page {
+	if p.refs[page] == 0 {
+		p.free.remove(page)
+	}
+	p.refs[page]++
 	return page
 }
 
 // Grow extends an owner's tables to hold tokens positions, all groups or none.
 // A ring slot that comes round again is written in place if nobody else holds
-// its page; else it is detached first: the old page stays with its pins, and
-// the slot gets a fresh one.
+// its page and it has no name; else it is detached first: the old page stays
+// with its pins or in the cache, and the slot gets a fresh one.
 func (a *Allocator) Grow(h pd.HandoffID, tokens int) error {
 	o := a.mustOwner("grow", h)
 	var lacks []string
@@ -203,7 +291,7 @@ func (a *Allocator) Grow(h pd.HandoffID, tokens int) error {
 		need := 0
 		a.eachNewPage(g, o, tokens, func(_ int, old pd.Page, fresh bool) {
 			if fresh || pool.refs[old] > 1 {
-				need++
+				need++ // a page that is only detached from the cache comes free itself
 			}
 		})
 		if need > pool.free.len() {
@@ -218,10 +306,11 @@ func (a *Allocator) Grow(h pd.HandoffID, tokens int) error {
 		a.eachNewPage(g, o, tokens, func(slot int, old pd.Page, fresh bool) {
 			switch {
 			case fresh:
-				o.tables[g.Name] = append(o.tables[g.Name], pool.take())
-			case pool.refs[old] > 1:
+				o.tables[g.Name] = append(o.tables[g.Name], a.fresh(o.partition, g.Name))
+			case pool.refs[old] > 1 || pool.named(old):
 				a.drop(o.partition, g.Name, old)
-				o.tables[g.Name][slot] = pool.take()
+				o.tables[g.Name][slot] = a.fresh(o.partition, g.Name)
+				delete(o.shared[g.Name], slot)
 			}
 		})
 	}
@@ -283,8 +372,20 @@ func (a *Allocator) Quarantine(h pd.HandoffID) int {
 	o := a.mustOwner("quarantine", h)
 	o.quarantined = true
 	n := 0
-	for _, t := range o.tables {
-		n += len(t)
+	for g, t := range o.tables {
+		pool := a.pools[o.partition][g]
+		held := pd.PageTable{}
+		for slot, page := range t {
+			if o.shared[g][slot] {
+				a.drop(o.partition, g, page) // never in a write set
+				continue
+			}
+			pool.unpublish(page)
+			held = append(held, page)
+		}
+		o.tables[g] = held
+		clear(o.shared[g])
+		n += len(held)
 	}
 	return n
 }
@@ -329,7 +430,7 @@ func (a *Allocator) drop(p pd.Partition, g pd.GroupName, page pd.Page) {
 	if pool.refs[page]--; pool.refs[page] > 0 {
 		return
 	}
-	if a.cfg.OnFree != nil {
+	if !pool.named(page) && a.cfg.OnFree != nil {
 		a.cfg.OnFree(p, g, page)
 	}
 	pool.free.push(page)
@@ -425,6 +526,17 @@ func (a *Allocator) Check() error {
 		}
 		if !slices.Equal(a.slots[p].refs, wantSlots[p]) {
 			return fmt.Errorf("invariant I-05: slot references in partition %d differ from owners and pins", p)
+		}
+		for _, g := range slices.Sorted(maps.Keys(a.pools[p])) {
+			pool := a.pools[p][g]
+			if len(pool.cached) != len(pool.names) {
+				return fmt.Errorf("invariant I-05: group %s in partition %d has %d names and %d named pages", g, p, len(pool.cached), len(pool.names))
+			}
+			for page, k := range pool.names {
+				if pool.cached[k] != page {
+					return fmt.Errorf("invariant I-05: page %d of group %s in partition %d has the name of page %d", page, g, p, pool.cached[k])
+				}
+			}
 		}
 		if err := a.slots[p].free.check(a.slots[p].refs); err != nil {
 			return fmt.Errorf("invariant I-05: slots of partition %d: %w", p, err)

@@ -37,7 +37,7 @@ func (s *Shell) execute(effect node.Effect) {
 			s.event(node.InstallFailed{Peer: e.Peer, Err: err})
 		}
 	case node.Submit:
-		err := s.cfg.Owners.Submit(owner.Write{Handoff: e.Handoff, Chunk: e.Chunk, Peer: e.Peer, Writes: e.Writes, Units: e.Units})
+		err := s.cfg.Owners.Submit(owner.Write{Handoff: e.Handoff, Chunk: e.Chunk, Peer: e.Peer, RegistryEpoch: e.RegistryEpoch, Writes: e.Writes, Units: e.Units})
 		if err != nil {
 			s.event(node.SubmitRefused{Handoff: e.Handoff, Chunk: e.Chunk, Err: err})
 		}

@@ -11,6 +11,10 @@ import (
 
 // ask gives a control message to the loop and waits for its answer.
 func ask[A any](ctx context.Context, s *Shell, message any) (A, error) {
+	return call[A](ctx, s, node.Called{Message: message})
+}
+
+func call[A any](ctx context.Context, s *Shell, e node.Called) (A, error) {
 	var zero A
 	id := node.CallID(s.serial.Add(1))
 	ch := make(chan answer, 1)
@@ -21,7 +25,8 @@ func ask[A any](ctx context.Context, s *Shell, message any) (A, error) {
 	}
 	s.answers[id] = ch
 	s.mu.Unlock()
-	s.event(node.Called{Call: id, Message: message})
+	e.Call = id
+	s.event(e)
 	select {
 	case a := <-ch:
 		if a.err != nil {
@@ -29,7 +34,7 @@ func ask[A any](ctx context.Context, s *Shell, message any) (A, error) {
 		}
 		m, ok := a.message.(A)
 		if !ok {
-			return zero, fmt.Errorf("control: answer %T to %T", a.message, message)
+			return zero, fmt.Errorf("control: answer %T to %T", a.message, e.Message)
 		}
 		return m, nil
 	case <-ctx.Done():
@@ -73,9 +78,10 @@ func (s *Shell) Abort(ctx context.Context, m wire.Abort) (wire.Status, error) {
 	return ask[wire.Status](ctx, s, m)
 }
 
-// Reserve implements control.Service.
+// Reserve implements control.Service. The page hashes of a long prompt are
+// computed here, off the loop.
 func (s *Shell) Reserve(ctx context.Context, m wire.Reserve) (wire.Reserved, error) {
-	return ask[wire.Reserved](ctx, s, m)
+	return call[wire.Reserved](ctx, s, node.Called{Message: m, Prefix: s.node.Prefix(m.Continuation.PromptTokens)})
 }
 
 // Chunk implements control.Service.

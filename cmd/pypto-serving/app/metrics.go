@@ -17,6 +17,8 @@ import (
 
 var (
 	metricPrefillTokens = prometheus.NewDesc("pypto_pd_computed_prompt_tokens_total", "Prompt tokens that this node computed.", nil, nil)
+	metricEngineHits    = prometheus.NewDesc("pypto_pd_cached_prompt_tokens_total", "Prompt tokens that this node had in its prefix cache and did not compute.", nil, nil)
+	metricReserveHits   = prometheus.NewDesc("pypto_pd_reserved_hit_tokens_total", "Prompt tokens that this node had in its prefix cache and did not receive.", nil, nil)
 	metricVerify        = prometheus.NewDesc("pypto_pd_verify_steps_total", "Speculative verification steps.", nil, nil)
 	metricAccepted      = prometheus.NewDesc("pypto_pd_accepted_tokens_total", "Tokens that verifications yielded.", nil, nil)
 	metricSteps         = prometheus.NewDesc("pypto_pd_engine_steps_total", "Batch steps of the engine.", nil, nil)
@@ -51,6 +53,7 @@ func counter(out chan<- prometheus.Metric, d *prometheus.Desc, v int64, labels .
 
 func engineMetrics(out chan<- prometheus.Metric, s reference.Stats) {
 	counter(out, metricPrefillTokens, s.PrefillTokens)
+	counter(out, metricEngineHits, s.HitTokens)
 	counter(out, metricVerify, s.VerifySteps)
 	counter(out, metricAccepted, s.AcceptedTokens)
 	counter(out, metricSteps, s.Steps)
@@ -93,31 +96,35 @@ func pdMetrics(n *pdNode) edge.Handler {
 			gated = 1
 		}
 		gauge(out, metricGated, gated)
-		chunks, bytes := n.moved.totals()
+		chunks, bytes, hits := n.moved.totals()
 		counter(out, metricChunks, chunks)
 		counter(out, metricMoved, bytes)
+		counter(out, metricReserveHits, hits)
 		counter(out, metricDropped, int64(n.journal.Dropped()))
 	})
 }
 
-// movedBytes counts what the data plane has settled.
+// movedBytes counts what the data plane has settled, and what it did not have to
+// move.
 type movedBytes struct {
-	mu            sync.Mutex
-	chunks, bytes int64
+	mu                       sync.Mutex
+	chunks, bytes, hitTokens int64
 }
 
 func (m *movedBytes) add(l shell.Line) {
-	if l.Event != journal.Transfer {
-		return
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.chunks++
-	m.bytes += l.Bytes
+	switch l.Event {
+	case journal.Transfer:
+		m.chunks++
+		m.bytes += l.Bytes
+	case journal.HandoffReserved:
+		m.hitTokens += l.Count
+	}
 }
 
-func (m *movedBytes) totals() (chunks, bytes int64) {
+func (m *movedBytes) totals() (chunks, bytes, hitTokens int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.chunks, m.bytes
+	return m.chunks, m.bytes, m.hitTokens
 }

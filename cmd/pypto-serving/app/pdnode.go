@@ -157,7 +157,7 @@ func newPDNode(ctx context.Context, s settings, p *pdEntry, stderr io.Writer) (_
 	if err != nil {
 		return nil, err
 	}
-	n.engine = newEngine(s, &contract, layout, n.owners.Memory)
+	n.engine = newEngine(s, &contract, digest, layout, n.owners.Memory)
 	n.client = control.NewClient(control.ClientConfig{})
 	peers, addresses := map[pd.NodeID]struct{}{}, map[pd.NodeID]string{}
 	for _, e := range p.config.Entries(s.role.Other()) {
@@ -169,7 +169,7 @@ func newPDNode(ctx context.Context, s settings, p *pdEntry, stderr io.Writer) (_
 			Role: s.role, Self: n.self, Run: n.run_, Contract: &contract, ContractDigest: digest,
 			Registry: n.owners.Registry(), Peers: peers, Capacity: p.config.Capacity,
 			HandoffTimeout: p.config.HandoffTimeout, RequestTimeout: p.config.RequestTimeout,
-			MaxModelTokens: s.MaxModelLen, Allocator: n.engine.Pool(),
+			Adapter: s.adapter, PrefixCaching: s.PrefixCaching, MaxModelTokens: s.MaxModelLen, Allocator: n.engine.Pool(),
 		},
 		Owners: n.owners, OwnerEvents: events, Engine: n.engine, Control: n.client, Addresses: addresses,
 		Descriptor: wire.Node{
@@ -231,6 +231,7 @@ func (n *pdNode) record(l shell.Line) {
 	if !l.Began.IsZero() {
 		e.BeganNanos, e.EndedNanos = n.journal.Nanos(l.Began), n.journal.Nanos(l.Ended)
 	}
+	e.Count = l.Count
 	n.journal.Emit(e)
 	n.moved.add(l)
 	if l.Event == journal.RecoveryRequired {

@@ -28,9 +28,9 @@ func layoutOf(s settings, c *pd.Contract) adapter.Layout {
 // slotsPerRank is how many requests each rank can hold, whatever tp is.
 const slotsPerRank = 16
 
-func newEngine(s settings, c *pd.Contract, l adapter.Layout, memory func(pd.Rank, pd.ComponentID) []byte) *reference.Engine {
+func newEngine(s settings, c *pd.Contract, digest string, l adapter.Layout, memory func(pd.Rank, pd.ComponentID) []byte) *reference.Engine {
 	return reference.New(reference.Config{
-		Contract: c, Layout: l, Memory: memory, MaxTokens: s.MaxModelLen,
+		Contract: c, Adapter: s.adapter, ContractDigest: digest, PrefixCaching: s.PrefixCaching, Layout: l, Memory: memory, MaxTokens: s.MaxModelLen,
 		BatchTokens: s.MaxBatchedTokens, ChunkTokens: s.chunkTokens,
 		Sequences: s.MaxNumSeqs, Queued: queuedPerSequence * s.MaxNumSeqs,
 		PrefillRate: s.SimPrefillRate, DecodeRate: s.SimDecodeRate,
@@ -66,7 +66,9 @@ func newReplica(s settings, log *slog.Logger) (server, error) {
 			memory[rank][component] = m
 		}
 	}
-	r.engine = newEngine(s, &contract, layout, func(rank pd.Rank, c pd.ComponentID) []byte { return memory[rank][c].Bytes() })
+	// Nothing leaves this process, so the name of a page needs no more than the
+	// model and the geometry.
+	r.engine = newEngine(s, &contract, s.SimGeometry, layout, func(rank pd.Rank, c pd.ComponentID) []byte { return memory[rank][c].Bytes() })
 	return r, nil
 }
 

@@ -16,7 +16,12 @@ import (
 // Config describes one engine.
 type Config struct {
 	Contract *pd.Contract
-	Layout   adapter.Layout
+	// Adapter knows the prefix rules. ContractDigest is part of every page's
+	// name; without PrefixCaching nothing is looked up or published.
+	Adapter        adapter.Adapter
+	ContractDigest string
+	PrefixCaching  bool
+	Layout         adapter.Layout
 	// Memory gives the arena of one component on one rank; it stays owned by
 	// whoever allocated it and must outlive the engine.
 	Memory func(pd.Rank, pd.ComponentID) []byte
@@ -35,7 +40,7 @@ type Config struct {
 
 // Stats are counters since the start.
 type Stats struct {
-	PrefillTokens, VerifySteps, AcceptedTokens, Steps int64
+	PrefillTokens, HitTokens, VerifySteps, AcceptedTokens, Steps int64
 }
 
 // phase is where a request stands in the engine.
@@ -62,6 +67,7 @@ type request struct {
 	opened    bool
 	tables    adapter.Tables
 	keys      keys
+	prefix    pd.PrefixHashes
 	computed  int
 	chunk     pd.ChunkID
 	cached    int
@@ -92,7 +98,7 @@ type Engine struct {
 	serial int
 
 	// atomic
-	prefillTokens, verifySteps, acceptedTokens, steps atomic.Int64
+	prefillTokens, hitTokens, verifySteps, acceptedTokens, steps atomic.Int64
 }
 
 var (
@@ -120,7 +126,7 @@ func (e *Engine) Revision() string { return e.cfg.Contract.ModelRevision }
 
 // Stats shows the counters.
 func (e *Engine) Stats() Stats {
-	return Stats{e.prefillTokens.Load(), e.verifySteps.Load(), e.acceptedTokens.Load(), e.steps.Load()}
+	return Stats{e.prefillTokens.Load(), e.hitTokens.Load(), e.verifySteps.Load(), e.acceptedTokens.Load(), e.steps.Load()}
 }
 
 func (e *Engine) signal() {

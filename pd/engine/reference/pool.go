@@ -25,7 +25,7 @@ func newPool(s *store, freed func()) *Pool {
 	p := &Pool{store: s, freed: freed}
 	cfg := pages.Config{
 		Groups: s.contract.Groups, Partitions: s.layout.Topology.Partitions(), PoolPages: map[pd.GroupName]int{},
-		RingPeriods: s.layout.RingPeriods, Slots: s.layout.BootstrapSlots, OnFree: s.freed,
+		RingPeriods: s.layout.RingPeriods, AlignmentTokens: s.contract.AlignmentTokens, Slots: s.layout.BootstrapSlots, OnFree: s.freed,
 	}
 	for _, g := range s.contract.Groups {
 		cfg.PoolPages[g.Name] = s.layout.PoolPages(g.Name)
@@ -49,6 +49,27 @@ func (p *Pool) Open(d pages.Demand) (pages.Grant, error) {
 	}
 	p.store.clearSlot(g.Partition, g.Slot, fill)
 	return g, nil
+}
+
+// Publish implements lease.Allocator.
+func (p *Pool) Publish(h pd.HandoffID, known map[pd.GroupName]pd.Span) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pages.Publish(h, known)
+}
+
+// publish makes what the engine itself computed findable.
+func (p *Pool) publish(h pd.HandoffID, computed int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pages.PublishComputed(h, computed)
+}
+
+// tables shows an owner's tables.
+func (p *Pool) tables(h pd.HandoffID) pages.Tables {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.pages.Tables(h)
 }
 
 // Received implements lease.Allocator.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/hw-native-sys/pypto-pd/adapter"
 	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/engine"
 	"github.com/hw-native-sys/pypto-pd/pd/pages"
@@ -99,13 +100,25 @@ func (e *Engine) tryPlan() batch {
 }
 
 func (e *Engine) open(r *request) bool {
-	g, err := e.pool.Open(pages.Demand{Owner: r.id})
+	d := pages.Demand{Owner: r.id, Resume: true}
+	if e.cfg.PrefixCaching {
+		if r.prefix == nil {
+			r.prefix = adapter.PrefixHashes(e.cfg.Contract, e.cfg.ContractDigest, r.cont.PromptTokens)
+		}
+		d.Prefix, d.HitLimit = r.prefix, e.cfg.Adapter.SourceHitLimit(len(r.cont.PromptTokens))
+	}
+	g, err := e.pool.Open(d)
 	r.stalled = err
 	if err != nil {
 		return false
 	}
 	r.opened, r.partition, r.slot = true, g.Partition, g.Slot
-	r.keys = newKeys(e.cfg.Contract.ModelRevision)
+	r.keys = newKeys(e.cfg.Contract.ModelRevision).extend(r.cont.PromptTokens[:g.HitTokens])
+	r.computed, r.cached = g.HitTokens, g.HitTokens
+	e.hitTokens.Add(int64(g.HitTokens))
+	if g.HitTokens > 0 {
+		r.keys = e.store.resume(r.partition, g.Tables, r.keys, g.HitTokens)
+	}
 	return true
 }
 
@@ -143,6 +156,7 @@ func (e *Engine) prefill(w chunkWork, began time.Time) {
 	e.store.capture(r.partition, r.slot, r.keys, w.span, len(prompt))
 	r.computed = w.span.End
 	e.prefillTokens.Add(int64(w.span.Len()))
+	e.pool.publish(r.id, r.computed)
 	final := r.computed == len(prompt)
 	var first pd.Token
 	if final {
@@ -161,8 +175,11 @@ func (e *Engine) prefill(w chunkWork, began time.Time) {
 	}
 	r.phase = held
 	r.chunk++
+	if r.chunk == 1 {
+		w.span.Start = 0 // the first chunk hands over what the cache had, too
+	}
 	e.events.ChunkComputed(engine.ChunkComputed{
-		Handoff: r.id, Partition: r.partition, Chunk: r.chunk - 1, Span: w.span, Final: final, HitTokens: 0,
+		Handoff: r.id, Partition: r.partition, Chunk: r.chunk - 1, Span: w.span, Final: final, HitTokens: r.cached,
 		BootstrapSlot: r.slot, FirstToken: first, Began: began, Ended: time.Now(),
 	})
 }

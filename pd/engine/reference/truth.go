@@ -1,6 +1,7 @@
 package reference
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"hash/crc32"
@@ -116,6 +117,35 @@ func (s *store) capture(p pd.Partition, slot int, k keys, span pd.Span, prompt i
 			copy(s.arenas[r][len(s.contract.Components)][at:], buf)
 		}
 	}
+}
+
+// resume is what an engine does that goes on behind a cached prefix: it reads
+// the window and the states before that point. Here they are compared with what
+// they must be; a difference spoils everything that is computed from there on,
+// as it would in a real model.
+func (s *store) resume(p pd.Partition, tables adapter.Tables, k keys, n int) keys {
+	for ci := range s.contract.Components {
+		c := &s.contract.Components[ci]
+		g, _ := s.contract.Group(c.Group)
+		if g.Kind == pd.Full {
+			continue // read by every later digest
+		}
+		want := make([]byte, c.RowBytes())
+		for row := max(0, n-g.WindowTokens) / c.RowTokens; row < n/c.RowTokens; row++ {
+			page := tables[c.Group][adapter.Slot(g, s.layout.RingPeriods[c.Group], row/c.RowsPerPage)]
+			for l, layer := range c.Layers {
+				fill(want, k[(row+1)*c.RowTokens], ci, layer)
+				for _, r := range s.layout.Topology.RanksOf(p) {
+					if got := s.rows(s.arenas[r][ci], c, l, page, row%c.RowsPerPage, 1); !bytes.Equal(got, want) {
+						sum := sha256.Sum256(append(k[n][:], got...))
+						k[n] = key(sum[:16])
+						return k
+					}
+				}
+			}
+		}
+	}
+	return k
 }
 
 // clearSlot fills a bootstrap slot on every rank of the partition.
