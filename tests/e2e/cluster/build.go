@@ -1,0 +1,110 @@
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// The programs that are built.
+const (
+	Serving = "pypto-serving"
+	Router  = "pypto-pd-router"
+	Pdctl   = "pypto-pdctl"
+)
+
+// run is what all tests of one test binary share. Main ends it.
+var run struct {
+	mu sync.Mutex
+	// guarded by mu
+	dir      string
+	built    error
+	launcher *launcher
+	combined *Combined
+}
+
+// Main is the body of TestMain: it runs the tests, ends what they share and
+// reports goroutines that are left.
+func Main(m *testing.M) {
+	code := m.Run()
+	if err := end(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+func end() error {
+	run.mu.Lock()
+	defer run.mu.Unlock()
+	var err error
+	if run.combined != nil {
+		err = run.combined.end()
+	}
+	if run.launcher != nil {
+		run.launcher.end()
+	}
+	if run.dir != "" {
+		os.RemoveAll(run.dir)
+	}
+	return err
+}
+
+// Root is the folder of the repository.
+func Root() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(file), "../../..")
+}
+
+// Bin is the folder with the built programs; it lives as long as the run.
+func Bin(t testing.TB) string {
+	t.Helper()
+	run.mu.Lock()
+	defer run.mu.Unlock()
+	prepareLocked()
+	if run.built != nil {
+		t.Fatal(run.built)
+	}
+	return filepath.Join(run.dir, "bin")
+}
+
+// prepareLocked builds the programs and starts the launcher, once.
+func prepareLocked() {
+	if run.launcher != nil || run.built != nil {
+		return
+	}
+	if run.dir, run.built = os.MkdirTemp("", "pypto-pd-e2e-"); run.built != nil {
+		return
+	}
+	if run.built = build(filepath.Join(run.dir, "bin")); run.built == nil {
+		run.launcher = newLauncher()
+	}
+}
+
+// build does what make build does. The version that go build reads from git
+// does not matter here, and a tree that git refuses must build too.
+func build(into string) error {
+	args := []string{"build", "-trimpath", "-buildvcs=false", "-o", into + string(filepath.Separator)}
+	for _, program := range []string{Serving, Router, Pdctl} {
+		args = append(args, "./cmd/"+program)
+	}
+	c := exec.Command("go", args...)
+	c.Dir = Root()
+	c.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the programs: %w\n%s", err, out)
+	}
+	return nil
+}

@@ -1,0 +1,208 @@
+package cluster
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"testing"
+
+	"github.com/hw-native-sys/pypto-pd/pd"
+	"github.com/hw-native-sys/pypto-pd/pd/config"
+	"github.com/hw-native-sys/pypto-pd/pd/journal"
+	"github.com/hw-native-sys/pypto-pd/pd/wire"
+)
+
+// Node is one serving node of a cluster; Process is its present life.
+type Node struct {
+	*Process
+	Entry config.Entry
+	Label string
+
+	cluster *Cluster
+	args    []string
+}
+
+// Start starts the node's process, for the first time or again.
+func (n *Node) Start(t testing.TB) {
+	t.Helper()
+	n.Process = n.cluster.spawn(t, Command{Label: n.Label, Program: Serving, Args: n.args})
+}
+
+// URL is where the node serves HTTP.
+func (n *Node) URL() string { return "http://" + n.Entry.HTTPAddress() }
+
+// Describe asks the node what it is and how much it runs.
+func (n *Node) Describe() (wire.Node, error) {
+	var said wire.Node
+	_, err := getJSON("http://"+n.Entry.ControlAddress()+wire.PathNode, &said)
+	return said, err
+}
+
+// Events reads the node's journal, of all its lives.
+func (n *Node) Events(t testing.TB) []journal.Event {
+	t.Helper()
+	c := n.cluster.Config
+	file := journal.FilesOf(c.Observability.Root, c.Run(), journal.RoleOf(n.Entry.Role), string(n.Entry.NodeID)).Events
+	events, err := journal.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return events
+}
+
+// EventsOf are the events of one handoff, in order.
+func (n *Node) EventsOf(t testing.TB, handoff string) []journal.Event {
+	t.Helper()
+	var out []journal.Event
+	for _, e := range n.Events(t) {
+		if e.Handoff == handoff {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// Count counts the events of a name.
+func (n *Node) Count(t testing.TB, event string) int {
+	t.Helper()
+	count := 0
+	for _, e := range n.Events(t) {
+		if e.Event == event {
+			count++
+		}
+	}
+	return count
+}
+
+// Health is the body of a node's /health.
+type Health struct {
+	Status string `json:"status"`
+	State  string `json:"state"`
+	Reason string `json:"reason"`
+	Boot   string `json:"boot_id"`
+	Pins   int    `json:"pins"`
+}
+
+// idle reports what the node still holds.
+func (n *Node) idle() error {
+	said, err := n.Describe()
+	if err != nil {
+		return err
+	}
+	var h Health
+	status, err := getJSON(n.URL()+"/health", &h)
+	if err != nil {
+		return err
+	}
+	held, err := n.heldPages()
+	if err != nil {
+		return err
+	}
+	c := said.Capacity
+	if said.Health != pd.Ready || status != 200 || c.Active+c.Reservations+c.Quarantined+h.Pins+held > 0 {
+		return fmt.Errorf("%s is %s %q (health %d) with %d active requests, %d reservations, %d quarantined, %d pins, %d pages held",
+			n.Label, said.Health, said.Reason, status, c.Active, c.Reservations, c.Quarantined, h.Pins, held)
+	}
+	return nil
+}
+
+// heldPages adds up the pages that the node's metrics show as held or
+// quarantined.
+func (n *Node) heldPages() (int, error) {
+	m, err := Metrics(n.URL())
+	if err != nil {
+		return 0, err
+	}
+	return int(m.Sum("pypto_pd_pages", "state", "held") + m.Sum("pypto_pd_pages", "state", "quarantined")), nil
+}
+
+// AssertIdle waits until every node is ready and holds nothing, and the router
+// has no slot taken.
+func (c *Cluster) AssertIdle(t testing.TB) {
+	t.Helper()
+	for _, n := range c.Nodes() {
+		Eventually(t, n.idle)
+	}
+	Eventually(t, func() error {
+		h, err := c.RouterHealth()
+		if err != nil {
+			return err
+		}
+		for _, n := range h.Nodes {
+			if n.Active+n.Unconfirmed > 0 {
+				return fmt.Errorf("the router has %d slots of %s taken, %d unconfirmed", n.Active, n.Node, n.Unconfirmed)
+			}
+		}
+		return nil
+	})
+}
+
+// RouterHealth is the body of the router's /health.
+type RouterHealth struct {
+	Code   int    `json:"-"`
+	Status string `json:"status"`
+	Reason string `json:"reason"`
+	Pairs  int    `json:"pairs"`
+	Active int    `json:"active"`
+	Nodes  []struct {
+		Role        string `json:"role"`
+		Node        string `json:"node_id"`
+		Boot        string `json:"boot_id"`
+		State       string `json:"state"`
+		Active      int    `json:"active"`
+		Unconfirmed int    `json:"unconfirmed"`
+		Reason      string `json:"reason"`
+	} `json:"nodes"`
+}
+
+// RouterHealth asks the router how it is.
+func (c *Cluster) RouterHealth() (RouterHealth, error) {
+	var h RouterHealth
+	var err error
+	h.Code, err = getJSON(c.URL+"/health", &h)
+	return h, err
+}
+
+// WaitPairs waits until the router has that many pairs.
+func (c *Cluster) WaitPairs(t testing.TB, pairs int) {
+	t.Helper()
+	Eventually(t, func() error {
+		h, err := c.RouterHealth()
+		if err == nil && h.Pairs != pairs {
+			err = fmt.Errorf("the router has %d pairs, want %d: %+v", h.Pairs, pairs, h)
+		}
+		return err
+	})
+}
+
+// Get asks for a page over a connection of its own.
+func Get(url string) (status int, body []byte, err error) {
+	r, err := client.Get(url)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer r.Body.Close()
+	body, err = io.ReadAll(r.Body)
+	return r.StatusCode, body, err
+}
+
+func getJSON(url string, v any) (status int, err error) {
+	status, body, err := Get(url)
+	if err != nil {
+		return status, err
+	}
+	if err := json.Unmarshal(body, v); err != nil {
+		return status, fmt.Errorf("%s answered %d %.200q: %w", url, status, body, err)
+	}
+	return status, nil
+}
+
+// client keeps no connection, so that what a test does not close cannot keep a
+// server from ending, and none is left at the end of the run.
+var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
