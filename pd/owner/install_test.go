@@ -6,7 +6,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/hw-native-sys/pypto-pd/pd"
-	"github.com/hw-native-sys/pypto-pd/pd/owner"
 )
 
 func TestInstallChecksTheRegistry(t *testing.T) {
