@@ -10,6 +10,11 @@
 // plus held pages are all pages; a held page's reference count is the number
 // of tables and pins that name it.
 //
+// Full pages can be named by their hash (Publish, PublishComputed) and found
+// again (Open). Invariant I-17: a name is given only to a page whose bytes are
+// all known. Invariant I-18: a named page is never written; Grow gives it up
+// first. A duplicate never takes a name over.
+//
 // Invariant I-06: a page is handed out only from the free queue, as late as
 // possible after it came back (reuse distance).
 package pages
