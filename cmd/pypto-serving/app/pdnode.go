@@ -58,8 +58,8 @@ func loadEntry(s *settings) (*pdEntry, error) {
 	if s.Host == "" {
 		s.Host = e.Host
 	}
-	if s.MaxNumSeqs < c.Capacity || slotsPerRank < c.Capacity {
-		return nil, fmt.Errorf("runtime.capacity %d: want at most --max-num-seqs %d and the %d request slots of a rank", c.Capacity, s.MaxNumSeqs, slotsPerRank)
+	if slots := slotsPerRank * s.topology.Partitions(); s.MaxNumSeqs < c.Capacity || slots < c.Capacity {
+		return nil, fmt.Errorf("runtime.capacity %d: want at most --max-num-seqs %d and the %d request slots of %d partitions", c.Capacity, s.MaxNumSeqs, slots, s.topology.Partitions())
 	}
 	p, err := provider(*s, c.Provider)
 	if err != nil {
