@@ -59,6 +59,8 @@ const (
 	CodeRouteMissing         Code = 44
 	CodeUpstreamInterrupted  Code = 45
 	CodeNativeLibraryMissing Code = 46
+	CodeFenced               Code = 47
+	CodeSessionStale         Code = 48
 )
 
 type codeFacts struct {
@@ -113,6 +115,8 @@ var codes = map[Code]codeFacts{
 	CodeRouteMissing:         {"ROUTE_MISSING", false},
 	CodeUpstreamInterrupted:  {"UPSTREAM_INTERRUPTED", false},
 	CodeNativeLibraryMissing: {"NATIVE_LIBRARY_MISSING", false},
+	CodeFenced:               {"FENCED", true},
+	CodeSessionStale:         {"SESSION_STALE", true},
 }
 
 // String gives the wire spelling.

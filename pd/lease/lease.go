@@ -342,6 +342,18 @@ func (l *Ledger) Pins(owner pd.HandoffID) int {
 	return n
 }
 
+// PinsOf lists the pins of one owner by chunk.
+func (l *Ledger) PinsOf(owner pd.HandoffID) []PinKey {
+	var out []PinKey
+	for k := range l.pins {
+		if k.Owner == owner {
+			out = append(out, k)
+		}
+	}
+	slices.SortFunc(out, func(a, b PinKey) int { return int(a.Chunk - b.Chunk) })
+	return out
+}
+
 // Check reports the first broken invariant of the ledger or its allocator.
 func (l *Ledger) Check() error {
 	for h, r := range l.leases {

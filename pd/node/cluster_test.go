@@ -30,10 +30,11 @@ type side struct {
 	alloc *pages.Allocator
 	posts map[string]node.PostID
 
-	prompts map[pd.HandoffID]*prompt
-	writes  map[pd.HandoffID]map[pd.ChunkID]node.Submit
-	facts   map[pd.HandoffID][]pd.Settlement
-	sealing map[pd.HandoffID]bool
+	registry pd.Registry
+	prompts  map[pd.HandoffID]*prompt
+	writes   map[pd.HandoffID]map[pd.ChunkID]node.Submit
+	facts    map[pd.HandoffID][]pd.Settlement
+	sealing  map[pd.HandoffID]bool
 }
 
 type prompt struct {
@@ -53,10 +54,12 @@ type pair struct {
 	last  node.CallID
 	post  node.PostID
 
-	holdWrites, holdCompute bool
-	lost                    map[string]bool // "chunk", "reserve", …: the call never arrives
-	cut                     bool            // no call arrives
-	out                     strings.Builder
+	holdWrites, holdCompute, holdFence bool
+	lost                               map[string]bool // "chunk", "reserve", …: the call never arrives
+	cut                                bool            // no call arrives
+	boots                              int
+	make                               func(name string, boot int) *side
+	out                                strings.Builder
 }
 
 func newPair(t *testing.T, options map[string]int) *pair {
@@ -70,9 +73,13 @@ func newPair(t *testing.T, options map[string]int) *pair {
 		}
 		return otherwise
 	}
-	make := func(name string, role pd.Role, tp, sequences int) *side {
+	make := func(name string, boot int) *side {
+		role, tp, sequences := pd.Prefill, option("tp_p", 4), option("slots", 4)
+		if name == "d" {
+			role, tp = pd.Decode, option("tp_d", 4)
+		}
 		s := &side{
-			name: name, role: role, self: pd.Peer{Node: pd.NodeID("node-" + name), Boot: pd.BootID(strings.Repeat(map[string]string{"p": "a", "d": "b"}[name], 32))},
+			name: name, role: role, self: pd.Peer{Node: pd.NodeID("node-" + name), Boot: pd.BootID(fmt.Sprintf("%s%030d", map[string]string{"p": "aa", "d": "dd"}[name], boot))},
 			posts: map[string]node.PostID{}, prompts: map[pd.HandoffID]*prompt{}, writes: map[pd.HandoffID]map[pd.ChunkID]node.Submit{},
 			facts: map[pd.HandoffID][]pd.Settlement{}, sealing: map[pd.HandoffID]bool{},
 		}
@@ -97,16 +104,18 @@ func newPair(t *testing.T, options map[string]int) *pair {
 			registry.Ranks = append(registry.Ranks, reg)
 		}
 		other := pd.NodeID("node-" + map[string]string{"p": "d", "d": "p"}[name])
+		s.registry = registry
 		s.node = node.New(node.Config{
 			Role: role, Self: s.self, Run: "run", Contract: &contract, ContractDigest: digest, Registry: registry,
 			Peers: map[pd.NodeID]struct{}{other: {}}, Capacity: option("capacity", 8),
+			FenceProves: option("fence_proves", 1) == 1, AutoFence: option("auto_fence", 0) == 1,
 			Adapter: dsv4.Tiny(), PrefixCaching: option("cache", 0) == 1,
 			HandoffTimeout: 300 * time.Second, RequestTimeout: 3600 * time.Second, MaxModelTokens: 8192, Allocator: s.alloc,
 		})
 		return s
 	}
-	c.p = make("p", pd.Prefill, option("tp_p", 4), option("slots", 4))
-	c.d = make("d", pd.Decode, option("tp_d", 4), option("slots", 4))
+	c.make = make
+	c.p, c.d = make("p", 0), make("d", 0)
 	return c
 }
 
@@ -236,6 +245,11 @@ func (c *pair) execute(s *side, eff node.Effect) {
 		s.sealing[e.Handoff] = true
 		c.later(func() { c.sealed(s, e.Handoff) })
 	case node.Forget:
+	case node.Fence:
+		c.printf("%s fence", s.name)
+		if !c.holdFence {
+			c.later(func() { c.fenceEnds(s, nil) })
+		}
 	case node.Adopt:
 		c.printf("%s adopt %s first=%d cached=%d", s.name, short(e.Handoff), e.FirstToken, e.CachedTokens)
 	case node.StopDecode:
@@ -249,6 +263,33 @@ func (c *pair) execute(s *side, eff node.Effect) {
 		s.node.Free(e)
 	default:
 		c.t.Fatalf("effect %T", eff)
+	}
+}
+
+// fenceEnds answers a fence: every rank has a new engine, or none.
+func (c *pair) fenceEnds(s *side, err error) {
+	if err != nil {
+		c.step(s, node.Fenced{Err: err})
+		return
+	}
+	r := s.registry
+	r.Ranks = slices.Clone(r.Ranks)
+	for i := range r.Ranks {
+		r.Ranks[i].Epoch++
+	}
+	s.registry = r
+	c.step(s, node.Fenced{Registry: r})
+}
+
+// restart ends a node's life and begins another; nothing of the old one is left
+// but its writes in flight.
+func (c *pair) restart(name string) {
+	fresh := c.make(name, c.boots+1)
+	c.boots++
+	if name == "p" {
+		c.p = fresh
+	} else {
+		c.d = fresh
 	}
 }
 
@@ -343,6 +384,8 @@ func describe(a node.Answer) string {
 		return pd.CodeOf(a.Err).String()
 	}
 	switch m := a.Message.(type) {
+	case node.Receipt:
+		return fmt.Sprintf("receipt %q released=%d held=%d gates=%d", m.Text, m.Released, m.Held, len(m.Gates))
 	case wire.Session:
 		return "session"
 	case wire.Reserved:

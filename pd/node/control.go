@@ -1,8 +1,6 @@
 package node
 
 import (
-	"fmt"
-
 	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/handoff"
 	"github.com/hw-native-sys/pypto-pd/pd/wire"
@@ -36,7 +34,7 @@ func (n *Node) called(e Called) {
 	case wire.SourceStopped:
 		n.sourceStopped(e.Call, m)
 	default:
-		panic(fmt.Sprintf("node: unknown message %T", e.Message))
+		n.ordered(e.Call, m)
 	}
 }
 
@@ -185,6 +183,12 @@ func (n *Node) factReturned(d *decode, e Returned) {
 			return
 		}
 		n.askLater(d, pd.PeerAskInterval)
+	case !ok && pd.CodeOf(e.Err) == pd.CodeStaleBoot:
+		// That life of prefill is over; no fact will come. Other proofs may.
+		d.told = true
+		if d.machine.State() == handoff.DecodeAborting {
+			n.quarantine(d, n.fail(d.fence.Handoff, "abort", pd.CodeUncertain, "prefill's boot ended without saying whether its writes did"))
+		}
 	case !ok:
 		n.askLater(d, min(max(2*d.ask, pd.FactAskFirst), pd.FactAskMost))
 	case waiting && (status.State == "Aborted" || status.State == "Quarantined"):

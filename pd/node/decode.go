@@ -41,9 +41,12 @@ type decode struct {
 	ask      time.Duration
 	asking   bool
 	// told: prefill stated its fact or knows that decode is through.
-	told    bool
-	askers  []CallID
-	started bool // the engine has the request
+	told   bool
+	askers []CallID
+	// started: the engine got the request; running: it may still touch the pages.
+	started, running bool
+	// proven: a proof came while the engine was running.
+	proven bool
 }
 
 // holdsSlot says whether a handoff counts against capacity. A quarantined lease
@@ -114,7 +117,7 @@ func (n *Node) decodeEffect(d *decode, eff handoff.Effect) {
 		if err := n.ledger.Adopt(h); err != nil {
 			panic("invariant I-04: " + err.Error())
 		}
-		d.askAt, d.told, d.started = 0, true, true
+		d.askAt, d.told, d.started, d.running = 0, true, true, true
 		n.emit(Record{Event: "DECODE_ADMITTED", Fence: d.fence})
 		n.emit(Adopt{
 			Handoff: h, Request: d.fence.Request, Continuation: &d.reserve.Continuation, FirstToken: *d.final.FirstToken,
@@ -227,7 +230,7 @@ func (n *Node) reserveCalled(call CallID, r wire.Reserve, prefix pd.PrefixHashes
 	case len(n.gates) > 0 && (d == nil || d.reserve == nil):
 		refuse(pd.CodeNodeGated, "%s", n.gateReason())
 	case n.sessions[r.Fence.Prefill] == nil:
-		refuse(pd.CodeStaleBoot, "no session with %s", r.Fence.Prefill)
+		refuse(pd.CodeSessionStale, "no session with %s", r.Fence.Prefill)
 	case r.ContractDigest != n.cfg.ContractDigest:
 		refuse(pd.CodeContractMismatch, "contract digest differs from this node's")
 	case len(r.Continuation.PromptTokens) != r.PromptTokenCount || r.PromptTokenCount < 1:
@@ -282,6 +285,11 @@ func (n *Node) live(call CallID, op string, f pd.Fence) *decode {
 // is the only authority to write.
 func (n *Node) chunkCalled(call CallID, c wire.Chunk) {
 	m := &c.Manifest
+	if n.fencing != nil {
+		// No authority is given while the data plane is about to be made anew.
+		n.fencing.held = append(n.fencing.held, heldChunk{call, c})
+		return
+	}
 	d := n.live(call, "chunk", m.Fence)
 	if d == nil {
 		return
@@ -327,7 +335,7 @@ func (n *Node) chunkError(d *decode, c *wire.Chunk) error {
 	}
 	peer := n.sessions[d.fence.Prefill]
 	if peer == nil {
-		return n.fail(h, "chunk", pd.CodeStaleBoot, "no session with %s", d.fence.Prefill)
+		return n.fail(h, "chunk", pd.CodeSessionStale, "no session with %s", d.fence.Prefill)
 	}
 	in := n.planOf(d, m)
 	in.Source, in.SourcePeriods = peer.registry.Topology, peer.registry.RingPeriods
@@ -473,7 +481,11 @@ func (n *Node) commitError(d *decode, c *wire.Commit) error {
 
 func (n *Node) decodeStopped(e DecodeStopped) {
 	if d := n.decodes[e.Handoff]; d != nil {
+		d.running = false
 		n.decodeEvent(d, handoff.Event{Kind: handoff.EngineStopped, Err: e.Err})
+		if d.proven {
+			n.prove(d)
+		}
 	}
 }
 
@@ -496,7 +508,7 @@ func (n *Node) peerStopped(d *decode, fact pd.StopFact, why string) {
 			}
 		}
 		if d.machine.State() == handoff.DecodeQuarantined {
-			n.decodeEvent(d, handoff.Event{Kind: handoff.Proven})
+			n.prove(d)
 		}
 		n.writersGone(d)
 	case fact == pd.Unknown && held && l.Unsettled > 0 && l.State == lease.Constructing:

@@ -87,6 +87,9 @@ type (
 	}
 	// Seal makes the owners refuse further writes, answered by Sealed.
 	Seal struct{ Handoff pd.HandoffID }
+	// Fence makes the owners' engines anew over the same memory, answered by
+	// Fenced.
+	Fence struct{}
 	// Forget lets the owners drop their record of a handoff.
 	Forget struct{ Handoff pd.HandoffID }
 	// StartPrefill queues the prompt at the engine.
@@ -128,6 +131,7 @@ func (EndPost) class() int       { return classSend }
 func (InstallPeer) class() int   { return classAct }
 func (Submit) class() int        { return classAct }
 func (Seal) class() int          { return classAct }
+func (Fence) class() int         { return classAct }
 func (Forget) class() int        { return classAct }
 func (StartPrefill) class() int  { return classAct }
 func (ResumePrefill) class() int { return classAct }

@@ -55,7 +55,7 @@ type (
 	// PostClosed: whoever sent a POST has left.
 	PostClosed struct{ Post PostID }
 	// Called: a control call waits for an answer. Message is one of the request
-	// types of pd/wire, already validated by itself.
+	// types of pd/wire, already validated by itself, or an operator's order.
 	Called struct {
 		Call    CallID
 		Message any
@@ -122,6 +122,12 @@ type (
 		Handoff pd.HandoffID
 		Fact    pd.StopFact
 	}
+	// Fenced: the owners' engines were made anew, or could not be. Registry is
+	// what peers need from now on.
+	Fenced struct {
+		Registry pd.Registry
+		Err      error
+	}
 	// TimeAdvanced: the time of NextDeadline has come.
 	TimeAdvanced struct{}
 	// LoopPaused: the loop itself slept this long; deadlines move by it.
@@ -143,6 +149,7 @@ func (DecodeStopped) isEvent()   {}
 func (ChunkSettled) isEvent()    {}
 func (SubmitRefused) isEvent()   {}
 func (Sealed) isEvent()          {}
+func (Fenced) isEvent()          {}
 func (TimeAdvanced) isEvent()    {}
 func (LoopPaused) isEvent()      {}
 func (DrainOrdered) isEvent()    {}

@@ -32,6 +32,9 @@ type Config struct {
 	// Adapter knows the prefix rules; PrefixCaching switches them on.
 	Adapter       adapter.Adapter
 	PrefixCaching bool
+	// FenceProves and DeathSuffices are what the data plane declares
+	// (transfer.Facts). AutoFence runs a fence whenever the node is gated.
+	FenceProves, DeathSuffices, AutoFence bool
 	// Allocator is not owned by the node; the node is its only ledger.
 	Allocator lease.Allocator
 }
@@ -64,6 +67,7 @@ type Node struct {
 	tombstones map[pd.HandoffID]*tombstone
 	graves     []pd.HandoffID // oldest first
 	gates      map[pd.HandoffID]string
+	fencing    *fencing
 	draining   bool
 	sequence   int64
 
@@ -121,6 +125,8 @@ func (n *Node) Step(e Event, now time.Duration) []Effect {
 		n.submitRefused(e)
 	case Sealed:
 		n.sealed(e)
+	case Fenced:
+		n.fenced(e)
 	case TimeAdvanced:
 		n.timeAdvanced()
 	case LoopPaused:
@@ -130,6 +136,7 @@ func (n *Node) Step(e Event, now time.Duration) []Effect {
 	default:
 		panic(fmt.Sprintf("node: unknown event %T", e))
 	}
+	n.tryFence()
 	n.sequence++
 	return order(n.out)
 }
@@ -247,6 +254,9 @@ func (n *Node) bury(f pd.Fence, s wire.Status, keep bool) {
 
 func (n *Node) gate(h pd.HandoffID, reason string) {
 	n.gates[h] = reason
+	if n.cfg.AutoFence && n.cfg.FenceProves && n.cfg.Role == pd.Decode {
+		n.orderFence()
+	}
 }
 
 func (n *Node) gateReason() string {

@@ -31,8 +31,11 @@ type prefill struct {
 	deadline       time.Duration
 	order          int64
 
-	machine  *handoff.Prefill
-	post     PostID
+	machine *handoff.Prefill
+	post    PostID
+	// again: decode's data plane was made anew, so the reservation is sent once
+	// more over a new session.
+	again    again
 	grant    *wire.Reserved
 	tables   adapter.Tables
 	chunks   map[pd.ChunkID]*chunk
@@ -41,6 +44,14 @@ type prefill struct {
 	// askers are abort calls that wait for the terminal fact.
 	askers []CallID
 }
+
+// again is how far the one repetition of a reservation is.
+type again int
+
+const (
+	reserveWaits again = iota + 1
+	reserveSent
+)
 
 func (n *Node) prefillPosted(e PrefillPosted) {
 	h := e.Fence.Handoff
@@ -299,6 +310,9 @@ func (n *Node) prefillStopped(e PrefillStopped) {
 
 // prefillReturned takes the answer of a control call in.
 func (n *Node) prefillReturned(p *prefill, e Returned) {
+	if n.staleSession(p, e) {
+		return
+	}
 	if e.Err != nil {
 		n.prefillEvent(p, handoff.Event{Kind: handoff.Refused, Err: e.Err})
 		return
@@ -318,6 +332,25 @@ func (n *Node) prefillReturned(p *prefill, e Returned) {
 	default:
 		panic(fmt.Sprintf("node: answer %T to %v", e.Answer, e.Op))
 	}
+}
+
+// staleSession notes that decode has another life or another data plane than
+// this session's. A reservation is sent once more over a new session; true if
+// it is.
+func (n *Node) staleSession(p *prefill, e Returned) bool {
+	code := pd.CodeOf(e.Err)
+	if code != pd.CodeStaleBoot && code != pd.CodeSessionStale {
+		return false
+	}
+	if s := n.sessions[p.fence.Decode]; s != nil && s.open {
+		delete(n.sessions, p.fence.Decode)
+	}
+	if code == pd.CodeStaleBoot || e.Op != OpReserve || p.again != 0 || p.machine.State() != handoff.Reserving {
+		return false
+	}
+	p.again = reserveWaits
+	n.needSession(p)
+	return true
 }
 
 // granted checks decode's grant before anything is computed for it.

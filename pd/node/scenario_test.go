@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -34,6 +35,11 @@ var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
 //	cut | heal                 no call arrives
 //	advance DURATION
 //	drain p|d
+//	fence d                    an operator orders the destination fence
+//	dead p|d BOOT              an operator says that p's or d's boot is dead
+//	cancel p|d H               an operator cancels
+//	fence-ends ok|failed       after hold fence
+//	restart p|d                a new boot; writes of the old one stay in flight
 //	state                      capacity, health and pages of both
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
@@ -133,6 +139,8 @@ func (c *pair) do(words []string) {
 			c.holdWrites = hold
 		case "compute":
 			c.holdCompute = hold
+		case "fence":
+			c.holdFence = hold
 		default:
 			t.Fatalf("hold %s", words[1])
 		}
@@ -158,6 +166,20 @@ func (c *pair) do(words []string) {
 		by, err := time.ParseDuration(words[1])
 		require.NoError(t, err)
 		c.advance(by)
+	case "fence":
+		c.order(c.side(words[1]), node.FenceOrder{})
+	case "dead":
+		c.order(c.side(words[1]), node.DeathOrder{Boot: c.boot(words[2])})
+	case "cancel":
+		c.order(c.side(words[1]), node.CancelOrder{Request: c.fence(words[2]).Request})
+	case "fence-ends":
+		var err error
+		if words[1] == "failed" {
+			err = pd.Errorf(pd.CodeDeadline, "fence", "rank 2 hangs")
+		}
+		c.fenceEnds(c.d, err)
+	case "restart":
+		c.restart(words[1])
 	case "drain":
 		c.step(c.side(words[1]), node.DrainOrdered{})
 	case "state":
@@ -174,6 +196,14 @@ func (c *pair) do(words []string) {
 	default:
 		t.Fatalf("unknown command %q", words[0])
 	}
+}
+
+// order gives an operator's order to a node.
+func (c *pair) order(s *side, order any) { c.deliver(s, order, func(any, error) {}) }
+
+// boot is the first boot of a node.
+func (c *pair) boot(name string) pd.BootID {
+	return pd.BootID(fmt.Sprintf("%s%030d", map[string]string{"p": "aa", "d": "dd"}[name], 0))
 }
 
 // advance lets time pass, from deadline to deadline.

@@ -105,6 +105,16 @@ func (n *Node) dropOldBoots(peer pd.Peer) {
 			delete(n.sessions, p)
 		}
 	}
+	for _, d := range n.sortedDecodes() {
+		if d.fence.Prefill.Node == peer.Node && d.fence.Prefill.Boot != peer.Boot && !d.started {
+			n.lostPeer(d, n.fail(d.fence.Handoff, "session", pd.CodeStaleBoot, "prefill has started anew"))
+		}
+	}
+	for _, t := range n.tombstones {
+		if t.fence.Decode.Node == peer.Node && t.fence.Decode.Boot != peer.Boot {
+			t.keep = false // who could ask is gone
+		}
+	}
 }
 
 // needSession opens a session unless there is one.
@@ -136,8 +146,12 @@ func (n *Node) sessionReturned(e SessionReturned) {
 	n.sessions[e.Peer] = &session{open: true, registry: e.Answer.Registry}
 	n.emit(InstallPeer{Peer: e.Peer, Registry: e.Answer.Registry})
 	for _, p := range n.prefillsOf(e.Peer) {
-		if p.machine.State() == handoff.Connecting {
+		switch {
+		case p.machine.State() == handoff.Connecting:
 			n.prefillEvent(p, handoff.Event{Kind: handoff.SessionOpened})
+		case p.again == reserveWaits:
+			p.again = reserveSent
+			n.prefillEffect(p, handoff.Effect{Kind: handoff.SendReserve})
 		}
 	}
 }
@@ -146,6 +160,11 @@ func (n *Node) sessionReturned(e SessionReturned) {
 func (n *Node) closeSession(peer pd.Peer, err error) {
 	delete(n.sessions, peer)
 	for _, p := range n.prefillsOf(peer) {
+		if p.again == reserveWaits {
+			p.again = reserveSent
+			n.prefillEvent(p, handoff.Event{Kind: handoff.Refused, Err: err})
+			continue
+		}
 		n.stopPrefill(p, err)
 	}
 }

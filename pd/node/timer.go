@@ -23,6 +23,9 @@ func (n *Node) NextDeadline() (time.Duration, bool) {
 		take(d.due())
 		take(d.askAt)
 	}
+	if n.fencing != nil && !n.fencing.running {
+		take(n.fencing.deadline)
+	}
 	return next, ok
 }
 
@@ -76,10 +79,7 @@ func (n *Node) decodeExpired(d *decode) {
 		}
 		n.stopDecode(d, n.fail(h, "wait", pd.CodeDeadline, "%s did not come within %v", what, n.cfg.HandoffTimeout))
 	case handoff.DecodeAborting:
-		if err := n.ledger.Quarantine(h); err != nil {
-			panic("invariant I-03: " + err.Error())
-		}
-		n.decodeEvent(d, handoff.Event{Kind: handoff.Uncertain, Err: n.fail(h, "abort", pd.CodeUncertain, "prefill did not say within %v that its writes ended", n.cfg.HandoffTimeout)})
+		n.quarantine(d, n.fail(h, "abort", pd.CodeUncertain, "prefill did not say within %v that its writes ended", n.cfg.HandoffTimeout))
 	default:
 		n.stopDecode(d, n.fail(h, "wait", pd.CodeDeadline, "prefill did not finish within %v", n.cfg.RequestTimeout))
 	}
@@ -104,6 +104,12 @@ func (n *Node) loopPaused(by time.Duration) {
 	}
 	for _, d := range n.decodes {
 		d.deadline += by
+		if d.askAt > 0 {
+			d.askAt += by
+		}
+	}
+	if n.fencing != nil {
+		n.fencing.deadline += by
 	}
 }
 
