@@ -66,9 +66,10 @@ type Allocator interface {
 	// CodeCapacityExhausted or CodeBootstrapExhausted.
 	Open(d Demand) (Grant, error)
 	// Publish makes full pages of an owner findable by their hash: per group the
-	// half-open span of logical pages whose bytes are known. Pages that a ring
-	// has given up since are left out.
-	Publish(owner pd.HandoffID, known map[pd.GroupName]pd.Span)
+	// logical pages whose bytes are known, as half-open spans in ascending order.
+	// Between two spans there may be pages that never came. Pages that a ring has
+	// given up since are left out.
+	Publish(owner pd.HandoffID, known map[pd.GroupName][]pd.Span)
 	// Received ends the Receiving share of an owner.
 	Received(owner pd.HandoffID)
 	// Close takes an owner's tables and slot back. Pages that are pinned stay

@@ -198,9 +198,10 @@ func (l *Ledger) quarantine(h pd.HandoffID, r *record) {
 }
 
 // Commit says that every byte of the request is there, and publishes the full
-// pages whose bytes are known: per group the logical pages that prefill wrote.
+// pages whose bytes are known: per group the logical pages that prefill wrote,
+// as ascending half-open spans.
 // Pages of a hit have their names already (PublishedBytesMatchHash).
-func (l *Ledger) Commit(h pd.HandoffID, known map[pd.GroupName]pd.Span) error {
+func (l *Ledger) Commit(h pd.HandoffID, known map[pd.GroupName][]pd.Span) error {
 	r, err := l.find(h, "commit", Constructing)
 	switch {
 	case err != nil:

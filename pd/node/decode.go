@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/hw-native-sys/pypto-pd/adapter"
@@ -28,7 +29,7 @@ type decode struct {
 
 	// what the acknowledged chunks fixed
 	hashes          []string
-	received        map[pd.GroupName]pd.Span // logical pages, by group
+	received        map[pd.GroupName][]pd.Span // logical pages, by group, ascending
 	end             int
 	final           *pd.Manifest
 	sourcePartition pd.Partition
@@ -161,6 +162,9 @@ func (n *Node) reserveLease(d *decode) {
 	}
 	if g.ColdRetry {
 		n.emit(Record{Event: "RESERVE_COLD_RETRY", Fence: d.fence})
+	}
+	for _, pages := range g.Shared {
+		slices.Sort(pages) // for sharedError
 	}
 	d.grant = g
 	l, _ := n.ledger.Lease(d.fence.Handoff)
@@ -305,7 +309,7 @@ func (n *Node) chunkCalled(call CallID, c wire.Chunk) {
 		}
 		d.hashes = append(d.hashes, c.ManifestHash)
 		d.end, d.sourcePartition, d.sourceHit = m.Span.End, m.SourcePartition, m.SourceHitTokens
-		d.receive(adapter.Moved(n.planOf(d, m)))
+		d.receive(adapter.Moved(n.planOf(d, m, n.sessions[d.fence.Prefill])))
 		if m.Final {
 			d.final = m
 		}
@@ -337,19 +341,19 @@ func (n *Node) chunkError(d *decode, c *wire.Chunk) error {
 	if peer == nil {
 		return n.fail(h, "chunk", pd.CodeSessionStale, "no session with %s", d.fence.Prefill)
 	}
-	in := n.planOf(d, m)
-	in.Source, in.SourcePeriods = peer.registry.Topology, peer.registry.RingPeriods
-	if err := adapter.Verify(in, m); err != nil {
+	if err := adapter.Verify(n.planOf(d, m, peer), m); err != nil {
 		return err
 	}
 	return n.sharedError(d, m)
 }
 
-// planOf is this node's own side of a chunk's plan.
-func (n *Node) planOf(d *decode, m *pd.Manifest) adapter.Input {
+// planOf is this node's own side of a chunk's plan, with what the session says
+// of prefill.
+func (n *Node) planOf(d *decode, m *pd.Manifest, peer *session) adapter.Input {
 	return adapter.Input{
 		Contract: n.cfg.Contract, Fence: d.fence, PromptTokens: d.reserve.PromptTokenCount,
 		Chunk: m.Chunk, Span: m.Span, Final: m.Final, SourceHit: m.SourceHitTokens,
+		Source: peer.registry.Topology, SourcePeriods: peer.registry.RingPeriods,
 		Target: n.cfg.Registry.Topology, TargetPartition: d.grant.Partition, TargetTables: d.grant.Tables,
 		TargetPeriods: n.cfg.Registry.RingPeriods, TargetHit: d.grant.HitTokens,
 		TargetSlot: d.grant.Slot, TargetGeneration: d.grant.Generation,
@@ -360,34 +364,38 @@ func (n *Node) planOf(d *decode, m *pd.Manifest) adapter.Input {
 // sharedError finds a write into a page that others may read. The plan never
 // has one (Invariant I-16); this is belt and braces at the last gate.
 func (n *Node) sharedError(d *decode, m *pd.Manifest) error {
-	for group, pages := range d.grant.Shared {
-		for _, cp := range m.Copies {
-			if c, _ := n.cfg.Contract.Component(cp.Component); c.Group != group {
-				continue
-			}
-			for _, page := range pages {
-				if page >= cp.Target && page < cp.Target+pd.Page(cp.Count) {
-					return n.fail(d.fence.Handoff, "chunk", pd.CodeInvalidPlan, "copy of %s into shared page %d", cp.Component, page)
-				}
-			}
+	if len(d.grant.Shared) == 0 {
+		return nil
+	}
+	var c pd.Component
+	for _, cp := range m.Copies {
+		if c.ID != cp.Component {
+			c, _ = n.cfg.Contract.Component(cp.Component)
+		}
+		shared := d.grant.Shared[c.Group]
+		if i, _ := slices.BinarySearch(shared, cp.Target); i < len(shared) && shared[i] < cp.Target+pd.Page(cp.Count) {
+			return n.fail(d.fence.Handoff, "chunk", pd.CodeInvalidPlan, "copy of %s into shared page %d", cp.Component, shared[i])
 		}
 	}
 	return nil
 }
 
-// receive notes which logical pages an acknowledged chunk brings.
+// receive notes which logical pages an acknowledged chunk brings: what decode
+// publishes at commit are these, with every gap between them (Invariant
+// PublishedBytesMatchHash).
 func (d *decode) receive(moved map[pd.GroupName]pd.Span) {
 	if d.received == nil {
-		d.received = map[pd.GroupName]pd.Span{}
+		d.received = map[pd.GroupName][]pd.Span{}
 	}
 	for g, span := range moved {
-		if span.Len() == 0 {
-			continue
+		spans := d.received[g]
+		switch last := len(spans) - 1; {
+		case span.Len() == 0:
+		case last >= 0 && spans[last].End == span.Start:
+			spans[last].End = span.End
+		default:
+			d.received[g] = append(spans, span)
 		}
-		if old := d.received[g]; old.Len() > 0 {
-			span.Start = old.Start
-		}
-		d.received[g] = span
 	}
 }
 

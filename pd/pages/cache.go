@@ -106,13 +106,16 @@ func (p *pool) unpublish(page pd.Page) bool {
 }
 
 // Publish implements lease.Allocator.
-func (a *Allocator) Publish(h pd.HandoffID, known map[pd.GroupName]pd.Span) {
+func (a *Allocator) Publish(h pd.HandoffID, known map[pd.GroupName][]pd.Span) {
 	o := a.mustOwner("publish", h)
 	if o.prefix == nil {
 		return
 	}
 	for _, g := range a.cfg.Groups {
-		if span, ok := known[g.Name]; ok && g.Kind != pd.FinalOnly {
+		if g.Kind == pd.FinalOnly {
+			continue
+		}
+		for _, span := range known[g.Name] {
 			a.publishSpan(o, g, 0, span)
 		}
 	}

@@ -46,8 +46,8 @@ func demand(h pd.HandoffID, seed byte, n, limit int, resume bool) pages.Demand {
 }
 
 // received is what decode publishes of a whole prompt that it received.
-func received(n int) map[pd.GroupName]pd.Span {
-	return map[pd.GroupName]pd.Span{"full": {End: n / 8}, "ring": {End: n / 4}}
+func received(n int) map[pd.GroupName][]pd.Span {
+	return map[pd.GroupName][]pd.Span{"full": {{End: n / 8}}, "ring": {{End: n / 4}}}
 }
 
 func mustOpen(t require.TestingT, a *pages.Allocator, d pages.Demand) pages.Grant {
@@ -90,7 +90,7 @@ func TestHitIsTheLongestBoundaryWithItsWindow(t *testing.T) {
 	a := cached(20, 20, 30)
 	mustOpen(t, a, demand("a", 1, 24, 24, false))
 	// Only the last window of the ring arrived, as under the tail policy.
-	a.Publish("a", map[pd.GroupName]pd.Span{"full": {End: 3}, "ring": {Start: 4, End: 6}})
+	a.Publish("a", map[pd.GroupName][]pd.Span{"full": {{End: 3}}, "ring": {{Start: 4, End: 6}}})
 	require.Equal(t, 24, mustOpen(t, a, demand("b", 1, 24, 24, false)).HitTokens)
 	require.Zero(t, mustOpen(t, a, demand("c", 1, 24, 16, false)).HitTokens, "no window at 16")
 }
@@ -239,7 +239,7 @@ func TestRandomUseNeverMixesContents(t *testing.T) {
 						content[at] = pd.PageHash{}
 					}
 				}
-				a.Publish(h, map[pd.GroupName]pd.Span{"full": {Start: g.HitTokens / 8, End: n / 8}, "ring": {Start: max(g.HitTokens/4, pages4-5, 0), End: n / 4}})
+				a.Publish(h, map[pd.GroupName][]pd.Span{"full": {{Start: g.HitTokens / 8, End: n / 8}}, "ring": {{Start: max(g.HitTokens/4, pages4-5, 0), End: n / 4}}})
 				owners[h] = live{g, seed, n}
 			},
 			"grow": func(t *rapid.T) {

@@ -52,7 +52,7 @@ func (p *Pool) Open(d pages.Demand) (pages.Grant, error) {
 }
 
 // Publish implements lease.Allocator.
-func (p *Pool) Publish(h pd.HandoffID, known map[pd.GroupName]pd.Span) {
+func (p *Pool) Publish(h pd.HandoffID, known map[pd.GroupName][]pd.Span) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.pages.Publish(h, known)
