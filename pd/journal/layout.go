@@ -37,6 +37,10 @@ type Files struct {
 	// State is the folder of state journals; Prefix begins the names in it.
 	State  string
 	Prefix string
+	// Admin is the name of a node's admin socket and Lock that of its boot lock,
+	// both in the state folder.
+	Admin string
+	Lock  string
 }
 
 // FilesOf computes the places from what every process knows: root is the log
@@ -49,6 +53,7 @@ func FilesOf(root string, run pd.RunID, role Role, identity string) Files {
 	return Files{
 		Log: base + ".log", Events: base + ".events.jsonl", Startup: base + ".startup.json",
 		State: filepath.Join(folder, "state"), Prefix: name + ".",
+		Admin: name + ".admin.sock", Lock: name + ".lock",
 	}
 }
 

@@ -48,6 +48,8 @@ func (s *Shell) execute(effect node.Effect) {
 			s.cfg.Log.Warn("an owner could not be sealed", "handoff", e.Handoff, "err", err)
 			s.event(node.Sealed{Handoff: e.Handoff, Fact: pd.Unknown})
 		}
+	case node.Fence:
+		s.fence()
 	case node.Forget:
 		s.cfg.Owners.Forget(e.Handoff)
 	case node.StartPrefill:
@@ -68,6 +70,16 @@ func (s *Shell) execute(effect node.Effect) {
 	default:
 		panic(fmt.Sprintf("shell: unknown effect %T", effect))
 	}
+}
+
+// fence makes the owners' engines anew, off the loop: decoding goes on.
+func (s *Shell) fence() {
+	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.Node.HandoffTimeout)
+	s.calls.Go(func() {
+		defer cancel()
+		err := s.cfg.Owners.Fence(ctx)
+		s.event(node.Fenced{Registry: s.cfg.Owners.Registry(), Err: err})
+	})
 }
 
 // call makes one control call on a goroutine of its own.

@@ -45,6 +45,12 @@ func call[A any](ctx context.Context, s *Shell, e node.Called) (A, error) {
 	}
 }
 
+// Order gives an operator's order (node.FenceOrder, …) to the node and waits
+// for its answer: a node.Receipt, or a wire.Status for a cancelled request.
+func (s *Shell) Order(ctx context.Context, order any) (any, error) {
+	return call[any](ctx, s, node.Called{Message: order})
+}
+
 // reply ends a waiting call; its caller may have left.
 func (s *Shell) reply(id node.CallID, a answer) {
 	s.mu.Lock()

@@ -5,9 +5,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/url"
+	"strings"
 
 	"github.com/hw-native-sys/pypto-pd/cmd/program"
 	"github.com/hw-native-sys/pypto-pd/cmd/pypto-pdctl/demo"
+	"github.com/hw-native-sys/pypto-pd/cmd/pypto-pdctl/order"
 	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/config"
 )
@@ -21,6 +24,29 @@ type flags struct {
 	Validate struct {
 		File string `arg:"" help:"Path of pd.json."`
 	} `cmd:"" help:"Read a pd.json and report every defect."`
+	Status struct {
+		PDConfig string `name:"pd-config" required:"" help:"Path of pd.json."`
+	} `cmd:"" help:"Ask every node how it is."`
+	Gates struct {
+		order.Config
+		Node string `arg:"" help:"The node: its node_id or host:port."`
+	} `cmd:"" help:"Say what keeps a node from taking new requests."`
+	Fence struct {
+		order.Config
+		Node string `arg:"" help:"The decode node: its node_id or host:port."`
+	} `cmd:"" help:"End a decode node's gates: make its data plane anew, so that no earlier write lands."`
+	ConfirmDead struct {
+		order.Config
+		Boot string `arg:"" help:"Boot id of a node whose every process is known to be dead."`
+	} `cmd:"" help:"Tell the nodes of this machine that a boot is dead; decode nodes fence as well."`
+	Cancel struct {
+		order.Config
+		Request string `arg:"" help:"Request id (cmpl-… or chatcmpl-…)."`
+	} `cmd:"" help:"End one request and print what came back."`
+	Drain struct {
+		order.Config
+		Node string `arg:"" help:"The node: its node_id or host:port."`
+	} `cmd:"" help:"Let a node finish what runs and take nothing new until it is restarted."`
 }
 
 // Run runs one command and returns the process's exit code.
@@ -40,8 +66,34 @@ func Run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 		}
 	case "validate <file>":
 		return validate(f.Validate.File, stdout, stderr)
+	default:
+		if err := orders(ctx, &f, command, stdout); err != nil {
+			return program.Complain(name+" "+strings.Fields(command)[0], stderr, program.Failed, err)
+		}
 	}
 	return program.Done
+}
+
+// orders runs the verbs that speak to nodes.
+func orders(ctx context.Context, f *flags, command string, stdout io.Writer) error {
+	switch command {
+	case "status":
+		return order.Status(ctx, f.Status.PDConfig, stdout)
+	case "gates <node>":
+		return order.Give(ctx, f.Gates.Config, f.Gates.Node, "gates", nil, stdout)
+	case "fence <node>":
+		return order.Give(ctx, f.Fence.Config, f.Fence.Node, "fence", nil, stdout)
+	case "confirm-dead <boot>":
+		if err := pd.CheckHexID("boot", f.ConfirmDead.Boot); err != nil {
+			return err
+		}
+		return order.Everywhere(ctx, f.ConfirmDead.Config, "dead", url.Values{"boot": {f.ConfirmDead.Boot}}, stdout)
+	case "cancel <request>":
+		return order.Everywhere(ctx, f.Cancel.Config, "cancel", url.Values{"request": {f.Cancel.Request}}, stdout)
+	case "drain <node>":
+		return order.Give(ctx, f.Drain.Config, f.Drain.Node, "drain", nil, stdout)
+	}
+	return fmt.Errorf("unknown command %q", command)
 }
 
 // validate says what a configuration means, or all that is wrong with it.

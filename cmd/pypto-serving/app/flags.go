@@ -56,6 +56,8 @@ type flags struct {
 	PDRole   string `name:"pd-role" help:"Take one side of a pair: prefill or decode."`
 	PDNodeID string `name:"pd-node-id" help:"Which entry of pd.json this node is (host:port or node_id); needed where the role has several."`
 
+	AutoFence bool `name:"auto-fence" help:"On a decode node: end a quarantine by making the data plane anew, without an operator."`
+
 	MaxBody int           `name:"max-body-bytes" default:"33554432" help:"Largest request body."`
 	Drain   time.Duration `name:"drain-timeout" default:"300s" help:"How long a stopping node waits for running requests."`
 	Pprof   string        `name:"pprof" help:"Serve Go profiles on this address; off by default."`

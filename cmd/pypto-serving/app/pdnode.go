@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -30,6 +31,9 @@ import (
 // attemptMargin is how much earlier than the control calls a native attempt
 // gives up, so that its own verdict comes first (pd-domain §4.9).
 const attemptMargin = 5 * time.Second
+
+// predecessorTime is how long a start waits for processes of an earlier boot.
+const predecessorTime = 10 * time.Second
 
 // pdEntry is this node's place in pd.json.
 type pdEntry struct {
@@ -116,6 +120,8 @@ type pdNode struct {
 	control *control.Server
 	journal *journal.Journal
 	writing sync.WaitGroup
+	admin   *adminServer
+	lock    *owner.BootLock
 	moved   movedBytes
 	log     *slog.Logger
 }
@@ -146,6 +152,13 @@ func newPDNode(ctx context.Context, s settings, p *pdEntry, stderr io.Writer) (_
 	if err := n.openJournal(p, digest, stderr); err != nil {
 		return nil, err
 	}
+	files := journal.FilesOf(p.config.Observability.Root, n.run_, journal.RoleOf(n.role), string(n.self.Node))
+	// Before anything is registered: no process of an earlier boot may live.
+	locking, cancel := context.WithTimeout(ctx, predecessorTime)
+	defer cancel()
+	if n.lock, err = owner.LockBoot(locking, filepath.Join(files.State, files.Lock), n.self.Boot); err != nil {
+		return nil, err
+	}
 	layout := layoutOf(s, &contract)
 	events := shell.NewOwnerEvents()
 	n.owners, err = owner.Open(ctx, owner.Config{
@@ -169,6 +182,7 @@ func newPDNode(ctx context.Context, s settings, p *pdEntry, stderr io.Writer) (_
 			Role: s.role, Self: n.self, Run: n.run_, Contract: &contract, ContractDigest: digest,
 			Registry: n.owners.Registry(), Peers: peers, Capacity: p.config.Capacity,
 			HandoffTimeout: p.config.HandoffTimeout, RequestTimeout: p.config.RequestTimeout,
+			FenceProves: p.provider.Facts().FenceProves, DeathSuffices: p.provider.Facts().DeathSuffices, AutoFence: s.AutoFence,
 			Adapter: s.adapter, PrefixCaching: s.PrefixCaching, MaxModelTokens: s.MaxModelLen, Allocator: n.engine.Pool(),
 		},
 		Owners: n.owners, OwnerEvents: events, Engine: n.engine, Control: n.client, Addresses: addresses,
@@ -180,6 +194,10 @@ func newPDNode(ctx context.Context, s settings, p *pdEntry, stderr io.Writer) (_
 		},
 		Record: n.record, Log: n.log,
 	})
+	n.admin, err = listenAdmin(files)
+	if err != nil {
+		return nil, err
+	}
 	return n, nil
 }
 
@@ -263,6 +281,7 @@ func (n *pdNode) http() serve.Config {
 
 func (n *pdNode) run(ctx context.Context) {
 	n.journal.Emit(journal.Event{Event: journal.ServiceReady})
+	n.admin.serve(n.shell)
 	engine, stop := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan struct{})
 	go func() {
@@ -292,6 +311,7 @@ func (n *pdNode) ready() string {
 // end of the process.
 func (n *pdNode) close(ctx context.Context) error {
 	var errs []error
+	n.admin.close()
 	if n.control != nil {
 		errs = append(errs, n.control.Shutdown(ctx))
 	}
@@ -305,6 +325,9 @@ func (n *pdNode) close(ctx context.Context) error {
 		n.journal.Emit(journal.Event{Event: journal.ServiceStopped})
 		errs = append(errs, n.journal.Close())
 		n.writing.Wait()
+	}
+	if n.lock != nil {
+		errs = append(errs, n.lock.Close())
 	}
 	return errors.Join(errs...)
 }
