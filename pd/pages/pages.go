@@ -340,6 +340,14 @@ func (a *Allocator) eachNewPage(g pd.CacheGroup, o *owner, tokens int, visit fun
 // Tables shows an owner's tables. The result is a copy.
 func (a *Allocator) Tables(h pd.HandoffID) Tables { return clone(a.mustOwner("tables", h).tables) }
 
+// Held shows an owner's tables like Tables, and nil for who owns none.
+func (a *Allocator) Held(h pd.HandoffID) Tables {
+	if o := a.owners[h]; o != nil {
+		return clone(o.tables)
+	}
+	return nil
+}
+
 // Partition shows where an owner's memory is.
 func (a *Allocator) Partition(h pd.HandoffID) pd.Partition {
 	return a.mustOwner("partition", h).partition

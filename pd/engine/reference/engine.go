@@ -90,6 +90,7 @@ type Engine struct {
 	// owned by the step loop
 	requests []*request // in order of arrival
 	events   engine.Events
+	next     batch // chosen by Begin, computed by End
 
 	// guarded by mu
 	mu     sync.Mutex
@@ -231,20 +232,16 @@ func (e *Engine) remove(r *request) {
 // Run is the step loop; it ends with the context. events is nil on a node
 // without a role. What still runs then is failed.
 func (e *Engine) Run(ctx context.Context, events engine.Events) {
-	e.events = events
+	e.Attach(events)
 	for {
-		e.mu.Lock()
-		commands := e.inbox
-		e.inbox = nil
-		e.mu.Unlock()
-		for _, f := range commands {
-			f()
-		}
+		takes, ok := e.Begin()
 		if ctx.Err() != nil {
 			break
 		}
-		if b := e.plan(); !b.empty() {
-			e.execute(ctx, b)
+		if ok {
+			began := time.Now()
+			wait(ctx, takes)
+			e.End(began, time.Now())
 			continue
 		}
 		select {
@@ -254,6 +251,44 @@ func (e *Engine) Run(ctx context.Context, events engine.Events) {
 	}
 	for _, r := range slices.Clone(e.requests) {
 		e.fail(r, pd.Errorf(pd.CodeDraining, "generate", "the engine was stopped"))
+	}
+}
+
+// Attach names who hears what a prefill or decode engine does. It precedes the
+// first Begin.
+func (e *Engine) Attach(events engine.Events) { e.events = events }
+
+// Begin takes in what was ordered since and chooses the next step; ok is false
+// while there is nothing to compute. The imitated device needs takes for it.
+// Begin and End are what Run is made of, for callers with a clock of their own;
+// they belong to one goroutine, and nothing else runs the engine then.
+func (e *Engine) Begin() (takes time.Duration, ok bool) {
+	e.mu.Lock()
+	commands := e.inbox
+	e.inbox = nil
+	e.mu.Unlock()
+	for _, f := range commands {
+		f()
+	}
+	if e.next = e.plan(); e.next.empty() {
+		return 0, false
+	}
+	return e.duration(e.next), true
+}
+
+// End computes the step that Begin has chosen and reports what came of it. The
+// two times bound the step, for people.
+func (e *Engine) End(began, ended time.Time) {
+	b := e.next
+	e.next = batch{}
+	e.steps.Add(1)
+	for _, w := range b.prompts {
+		e.prefill(w, began, ended)
+	}
+	for _, r := range b.decodes {
+		if err := e.verify(r); err != nil {
+			e.fail(r, err)
+		}
 	}
 }
 
@@ -314,15 +349,20 @@ func (e *Engine) say(r *request, tokens []pd.Token) {
 	}
 }
 
-// pause imitates the time that a step takes on a device.
-func (e *Engine) pause(ctx context.Context, prompt int, decodes bool) {
+// duration is how long the imitated device needs for a step.
+func (e *Engine) duration(b batch) time.Duration {
 	var d time.Duration
 	if e.cfg.PrefillRate > 0 {
-		d += time.Duration(float64(prompt) / e.cfg.PrefillRate * float64(time.Second))
+		d += time.Duration(float64(b.tokens) / e.cfg.PrefillRate * float64(time.Second))
 	}
-	if decodes && e.cfg.DecodeRate > 0 {
+	if len(b.decodes) > 0 && e.cfg.DecodeRate > 0 {
 		d += time.Duration(float64(time.Second) / e.cfg.DecodeRate)
 	}
+	return d
+}
+
+// wait lets the time of a step pass.
+func wait(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return
 	}

@@ -65,11 +65,11 @@ func (p *Pool) publish(h pd.HandoffID, computed int) {
 	p.pages.PublishComputed(h, computed)
 }
 
-// tables shows an owner's tables.
-func (p *Pool) tables(h pd.HandoffID) pages.Tables {
+// Held lists the pages of an owner's tables; nil if it owns none.
+func (p *Pool) Held(h pd.HandoffID) pages.Tables {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.pages.Tables(h)
+	return p.pages.Held(h)
 }
 
 // Received implements lease.Allocator.

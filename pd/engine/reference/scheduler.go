@@ -1,7 +1,6 @@
 package reference
 
 import (
-	"context"
 	"time"
 
 	"github.com/hw-native-sys/pypto-pd/adapter"
@@ -132,24 +131,9 @@ func (e *Engine) grow(r *request, tokens int) bool {
 	return true
 }
 
-// execute computes one step and reports what came of it.
-func (e *Engine) execute(ctx context.Context, b batch) {
-	began := time.Now()
-	e.pause(ctx, b.tokens, len(b.decodes) > 0)
-	e.steps.Add(1)
-	for _, w := range b.prompts {
-		e.prefill(w, began)
-	}
-	for _, r := range b.decodes {
-		if err := e.verify(r); err != nil {
-			e.fail(r, err)
-		}
-	}
-}
-
 // prefill computes one chunk of one prompt: its rows, its part of the hidden
 // window and, at the end, the first token.
-func (e *Engine) prefill(w chunkWork, began time.Time) {
+func (e *Engine) prefill(w chunkWork, began, ended time.Time) {
 	r, prompt := w.r, w.r.cont.PromptTokens
 	r.keys = r.keys.extend(prompt[w.span.Start:w.span.End])
 	e.store.write(r.partition, r.tables, r.keys, w.span)
@@ -180,7 +164,7 @@ func (e *Engine) prefill(w chunkWork, began time.Time) {
 	}
 	e.events.ChunkComputed(engine.ChunkComputed{
 		Handoff: r.id, Partition: r.partition, Chunk: r.chunk - 1, Span: w.span, Final: final, HitTokens: r.cached,
-		BootstrapSlot: r.slot, FirstToken: first, Began: began, Ended: time.Now(),
+		BootstrapSlot: r.slot, FirstToken: first, Began: began, Ended: ended,
 	})
 }
 
