@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"errors"
 	"strconv"
 
@@ -75,8 +76,10 @@ func (s *Server) prepare(f *openai.Facts) (pd.Continuation, error) {
 	}
 	tokens, err := m.Tokenize(prompt)
 	if err != nil {
-		if _, ok := errors.AsType[*pd.Error](err); ok {
-			return pd.Continuation{}, err
+		if e, ok := errors.AsType[*pd.Error](err); ok {
+			named := *e
+			named.Param = cmp.Or(e.Param, field)
+			return pd.Continuation{}, &named
 		}
 		return pd.Continuation{}, &pd.Error{Op: "tokenize", Code: pd.CodeInvalidRequest, Text: field, Err: err, Param: field}
 	}

@@ -47,6 +47,9 @@ func (charModel) Tokenize(p engine.Prompt) ([]pd.Token, error) {
 	if text == "untokenizable" {
 		return nil, errors.New("no such characters")
 	}
+	if text == "refused" {
+		return nil, pd.Errorf(pd.CodeInvalidRequest, "tokenize", "the prompt is refused")
+	}
 	out := make([]pd.Token, 0, len(text)+1)
 	out = append(out, 1)
 	for _, b := range []byte(text) {
@@ -281,6 +284,7 @@ func TestRefusalsNameFieldAndCode(t *testing.T) {
 		"long prompt":     {"POST", "/v1/completions", `{"prompt":"` + long + `"}`, 400, "context_length_exceeded", "prompt"},
 		"long output":     {"POST", "/v1/completions", `{"prompt":"a","max_tokens":99}`, 400, "context_length_exceeded", "max_tokens"},
 		"tokenizer":       {"POST", "/v1/completions", `{"prompt":"untokenizable"}`, 400, "invalid_request", "prompt"},
+		"tokenizer code":  {"POST", "/v1/completions", `{"prompt":"refused"}`, 400, "invalid_request", "prompt"},
 		"method":          {"GET", "/v1/completions", ``, 405, "method_not_allowed", ""},
 		"post to health":  {"POST", "/health", ``, 405, "method_not_allowed", ""},
 		"path":            {"GET", "/v1/embeddings", ``, 404, "not_found", ""},
