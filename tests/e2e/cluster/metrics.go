@@ -3,10 +3,10 @@ package cluster
 import (
 	"bytes"
 	"fmt"
+	"io"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 )
 
 // Samples are the metrics of one process by name.
@@ -21,8 +21,16 @@ func Metrics(url string) (Samples, error) {
 	if status != 200 {
 		return nil, fmt.Errorf("%s/metrics answered %d", url, status)
 	}
-	p := expfmt.NewTextParser(model.UTF8Validation)
-	return p.TextToMetricFamilies(bytes.NewReader(body))
+	out := Samples{}
+	for d := expfmt.NewDecoder(bytes.NewReader(body), expfmt.NewFormat(expfmt.TypeTextPlain)); ; {
+		family := &dto.MetricFamily{}
+		if err := d.Decode(family); err == io.EOF {
+			return out, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("%s/metrics: %w", url, err)
+		}
+		out[family.GetName()] = family
+	}
 }
 
 // Sum adds up the gauges and counters of a name whose label has a value; with

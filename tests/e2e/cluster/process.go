@@ -178,7 +178,7 @@ func read(path string) string {
 }
 
 // tailLines is how much of a log is shown of a process whose test has failed.
-const tailLines = 40
+const tailLines = 12
 
 // Tail is the end of what the process said.
 func (p *Process) Tail() string {
