@@ -1,10 +1,3 @@
-// Package adapter says what the bytes of a model's cache are, where they sit
-// and where they must go: the data contract, the layout of a node's arenas,
-// the rank map, the prefix rules and the plan of a chunk.
-//
-// Everything here is a pure function of its arguments; both nodes of a pair
-// call the same functions on their own tables and must get the same answer. It
-// knows no HTTP, no lease and no native code, and starts no goroutine.
 package adapter
 
 import (
@@ -45,45 +38,6 @@ type Layout struct {
 // PoolPages is how many pages of a group an allocator may hand out.
 func (l Layout) PoolPages(g pd.GroupName) int { return l.PagesPerLayer[g] - pd.FillerPages }
 
-// Sizing says how large a node's cache should be.
-type Sizing struct {
-	Topology pd.Topology
-	// PoolTokens is how many prompt and output tokens the full-history groups
-	// of one partition can hold.
-	PoolTokens int
-	// StepTokens is the most tokens that one request gets in one step.
-	StepTokens int
-	// Sequences is how many requests of one partition hold rings at once.
-	Sequences int
-}
-
-// minInFlight is the K7 verification width: seven drafts and the token before
-// them (pd-domain §5.5).
-const minInFlight = 8
-
-// LayoutFor sizes every group of a contract. A ring gets, beside its period
-// for each sequence, replacement pages for two pinned chunks of each sequence:
-// at most one transfer is in flight per request while the next chunk waits.
-func LayoutFor(c *pd.Contract, s Sizing) Layout {
-	l := Layout{
-		Topology:       s.Topology,
-		PagesPerLayer:  map[pd.GroupName]int{},
-		RingPeriods:    map[pd.GroupName]int{},
-		BootstrapSlots: s.Sequences,
-	}
-	inFlight := max(minInFlight, s.StepTokens)
-	for _, g := range c.Groups {
-		pages := g.Pages(s.PoolTokens)
-		if g.Kind != pd.Full {
-			period := g.RingPeriod(inFlight)
-			l.RingPeriods[g.Name] = period
-			pages = s.Sequences * (period + 2*(g.Pages(inFlight)+1))
-		}
-		l.PagesPerLayer[g.Name] = pages + pd.FillerPages
-	}
-	return l
-}
-
 // RankMap names the source rank of every target rank: the target's global
 // index modulo the source's tensor-parallel size, inside the source partition.
 // It is total and deterministic, and spreads targets over all source replicas.
@@ -95,9 +49,11 @@ func RankMap(source pd.Topology, from pd.Partition, target pd.Topology, to pd.Pa
 	return pairs
 }
 
-// TailStart is the first token of the rolling pages that move under the tail
-// policy: one window before the last alignment boundary, so that decode can
-// read its window and publish the prompt's last boundary as a prefix.
-func TailStart(promptTokens, alignment int) int {
-	return max(0, pd.FloorTo(promptTokens, alignment)-alignment)
+// Slot is where a logical page sits in its table: itself for full groups, the
+// remainder by the ring period for rings.
+func Slot(g pd.CacheGroup, period, logical int) int {
+	if g.Kind == pd.Full {
+		return logical
+	}
+	return logical % period
 }

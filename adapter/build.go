@@ -1,15 +1,12 @@
 package adapter
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
 	"github.com/hw-native-sys/pypto-pd/pd"
 )
-
-// RollingTail is the rolling policy of every contract so far: only the pages
-// from TailStart on move.
-const RollingTail = "tail"
 
 // Input is one chunk to plan. Source fields are prefill's, target fields come
 // from decode's grant.
@@ -23,13 +20,17 @@ type Input struct {
 
 	Source          pd.Topology
 	SourcePartition pd.Partition
-	SourceTables    Tables
-	SourcePeriods   map[pd.GroupName]int
-	SourceHit       int
-	SourceSlot      int
+	// SourceTables are the tables as they were when the chunk was computed: a
+	// ring holds the last pages before the chunk's end.
+	SourceTables  Tables
+	SourcePeriods map[pd.GroupName]int
+	SourceHit     int
+	SourceSlot    int
 
-	Target           pd.Topology
-	TargetPartition  pd.Partition
+	Target          pd.Topology
+	TargetPartition pd.Partition
+	// TargetTables are the tables for the whole prompt: a ring holds the last
+	// pages before the prompt's end.
 	TargetTables     Tables
 	TargetPeriods    map[pd.GroupName]int
 	TargetHit        int
@@ -50,9 +51,20 @@ func invalid(in *Input, format string, args ...any) error {
 }
 
 // Build plans one chunk: which pages of which component move from where to
-// where. It is linear in runs and pages of the chunk and writes nothing.
+// where. It is linear in the pages of the chunk with a small constant, and in
+// runs of pages that are contiguous on both sides beyond that. It writes
+// nothing. Errors are CodeInvalidPlan: arguments that contradict each other, a
+// table that is too short, or a ring that does not hold what must move.
 func Build(in Input) (pd.Manifest, error) {
-	if err := check(&in); err != nil {
+	return plan(&in, func(g pd.CacheGroup, p pageRange) ([]pd.Page, error) {
+		return pagesOf(&in, g, "prefill", in.SourceTables[g.Name], in.SourcePeriods[g.Name], p)
+	})
+}
+
+// plan is Build over source pages that come from wherever the caller has them:
+// source lists those of a range of logical pages, in order.
+func plan(in *Input, source func(pd.CacheGroup, pageRange) ([]pd.Page, error)) (pd.Manifest, error) {
+	if err := check(in); err != nil {
 		return pd.Manifest{}, err
 	}
 	m := pd.Manifest{
@@ -64,21 +76,28 @@ func Build(in Input) (pd.Manifest, error) {
 	}
 	moved := map[pd.ComponentID]int64{}
 	for _, g := range in.Contract.Groups {
-		pages, ok, err := move(&in, g)
+		p, ok, err := movedPages(in, g)
 		if err != nil {
 			return pd.Manifest{}, err
 		}
-		for _, c := range in.Contract.Components {
-			if c.Group != g.Name || !ok {
-				continue
+		if !ok {
+			continue
+		}
+		runs, err := runsOf(in, g, p, source)
+		if err != nil {
+			return pd.Manifest{}, err
+		}
+		for i := range in.Contract.Components {
+			if c := &in.Contract.Components[i]; c.Group == g.Name {
+				pages := 0
+				m.Copies, pages = appendCopies(m.Copies, c, runs, p, lastTokens(in, g, p))
+				moved[c.ID] = int64(pages) * int64(len(c.Layers)) * int64(c.PageBytes())
 			}
-			copies, n := copiesOf(&in, g, c, pages)
-			m.Copies = append(m.Copies, copies...)
-			moved[c.ID] = int64(n) * int64(len(c.Layers)) * int64(c.PageBytes())
 		}
 	}
 	for _, pair := range m.RankMap {
-		for _, c := range in.Contract.Components {
+		for i := range in.Contract.Components {
+			c := &in.Contract.Components[i]
 			if b, ok := moved[c.ID]; ok {
 				m.Units = append(m.Units, pd.Unit{Target: pair.Target, Component: c.ID, Bytes: b})
 			}
@@ -100,6 +119,7 @@ func Build(in Input) (pd.Manifest, error) {
 
 func check(in *Input) error {
 	align := in.Contract.AlignmentTokens
+	hitLimit := pd.FloorTo(max(0, in.PromptTokens-in.Contract.Bootstrap.Rows), align)
 	switch {
 	case in.Span.Start < 0 || in.Span.End <= in.Span.Start || in.Span.End > in.PromptTokens:
 		return invalid(in, "span %v is not inside a prompt of %d tokens", in.Span, in.PromptTokens)
@@ -109,231 +129,125 @@ func check(in *Input) error {
 		return invalid(in, "span %v of a prompt of %d tokens has final=%t", in.Span, in.PromptTokens, in.Final)
 	case in.SourceHit%align != 0 || in.SourceHit < 0 || in.SourceHit > in.Span.End:
 		return invalid(in, "prefill hit %d: want a multiple of %d up to %d", in.SourceHit, align, in.Span.End)
+	case in.SourceHit > hitLimit:
+		return invalid(in, "prefill hit %d leaves fewer than the %d tokens whose hidden states are captured; the limit is %d", in.SourceHit, in.Contract.Bootstrap.Rows, hitLimit)
 	case in.TargetHit%align != 0 || in.TargetHit < 0 || in.TargetHit > in.PromptTokens:
 		return invalid(in, "decode hit %d: want a multiple of %d up to %d", in.TargetHit, align, in.PromptTokens)
-	case in.Contract.RollingPolicy != RollingTail:
-		return invalid(in, "rolling policy %q: want %q", in.Contract.RollingPolicy, RollingTail)
 	case int(in.SourcePartition) < 0 || int(in.SourcePartition) >= in.Source.Partitions():
 		return invalid(in, "source partition %d: the node has %d", in.SourcePartition, in.Source.Partitions())
 	case int(in.TargetPartition) < 0 || int(in.TargetPartition) >= in.Target.Partitions():
 		return invalid(in, "target partition %d: the node has %d", in.TargetPartition, in.Target.Partitions())
 	}
-	return nil
+	return checkRings(in)
 }
 
-// pageMove is a half-open range of logical pages of one group.
-type pageMove struct {
-	first, end int
-}
-
-func (p pageMove) count() int { return p.end - p.first }
-
-// movedPages says which logical pages of a group belong to this chunk; ok is
-// false where the group has no unit at all in it. A page that straddles two
-// chunks belongs to the one in which it closes; the last page of the prompt
-// closes with the prompt.
-func movedPages(in *Input, g pd.CacheGroup) (p pageMove, ok bool) {
-	if g.Kind == pd.FinalOnly {
-		return pageMove{max(0, in.PromptTokens-g.WindowTokens) / g.PageTokens, g.Pages(in.PromptTokens)}, in.Final
+// pagesOf lists the page ids of a range of logical pages. The result may share
+// memory with the table.
+func pagesOf(in *Input, g pd.CacheGroup, who string, table pd.PageTable, period int, p pageRange) ([]pd.Page, error) {
+	if p.count() == 0 {
+		return nil, nil
 	}
-	low := max(in.Span.Start, in.TargetHit)
-	if g.Kind == pd.Rolling {
-		low = max(low, in.SourceHit-g.WindowTokens, TailStart(in.PromptTokens, in.Contract.AlignmentTokens))
+	short := func(slot int) error {
+		return invalid(in, "group %s: %s's table has %d pages, page %d needs slot %d", g.Name, who, len(table), p.end-1, slot)
 	}
-	p = pageMove{low / g.PageTokens, in.Span.End / g.PageTokens}
-	if in.Final && in.Span.End > in.TargetHit {
-		p.end = g.Pages(in.Span.End)
-	}
-	p.end = max(p.end, p.first)
-	return p, true
-}
-
-// move is movedPages with every check that the tables and rings hold them.
-func move(in *Input, g pd.CacheGroup) (pageMove, bool, error) {
-	p, ok := movedPages(in, g)
-	if !ok {
-		return p, false, nil
-	}
-	for _, side := range []struct {
-		name   string
-		table  pd.PageTable
-		period int
-		live   int
-	}{
-		{"prefill", in.SourceTables[g.Name], in.SourcePeriods[g.Name], p.count()},
-		{"decode", in.TargetTables[g.Name], in.TargetPeriods[g.Name], livePages(in, g)},
-	} {
-		if g.Kind == pd.Full {
-			if p.count() > 0 && p.end > len(side.table) {
-				return p, false, invalid(in, "group %s: %s's table has %d pages, want %d", g.Name, side.name, len(side.table), p.end)
-			}
-			continue
-		}
-		// Invariant OneLogicalPagePerBlock: two live logical pages never share a
-		// target block, also across the chunks of one handoff.
-		if side.live > side.period {
-			return p, false, invalid(in, "group %s: %d live pages do not fit %s's ring of %d", g.Name, side.live, side.name, side.period)
-		}
-		for l := p.first; l < p.end; l++ {
-			if slot := l % side.period; slot >= len(side.table) {
-				return p, false, invalid(in, "group %s: %s's table has %d pages, page %d needs slot %d", g.Name, side.name, len(side.table), l, slot)
-			}
-		}
-	}
-	return p, true, nil
-}
-
-// livePages is how many logical pages of a ring the whole handoff puts into
-// decode's table.
-func livePages(in *Input, g pd.CacheGroup) int {
-	first := max(0, in.PromptTokens-g.WindowTokens)
-	if g.Kind == pd.Rolling {
-		first = TailStart(in.PromptTokens, in.Contract.AlignmentTokens)
-	}
-	return g.Pages(in.PromptTokens) - first/g.PageTokens
-}
-
-// Slot is where a logical page sits in its table: itself for full groups, the
-// remainder by the ring period for rings.
-func Slot(g pd.CacheGroup, period, logical int) int {
 	if g.Kind == pd.Full {
-		return logical
+		if p.end > len(table) {
+			return nil, short(p.end - 1)
+		}
+		return table[p.first:p.end], nil
 	}
-	return logical % period
+	first, end := p.first%period, p.first%period+p.count()
+	if last := min(end, period); last > len(table) {
+		return nil, short(last - 1)
+	}
+	if end <= period {
+		return table[first:end], nil
+	}
+	return slices.Concat(table[first:period], table[:end-period]), nil
 }
 
-// copiesOf turns logical pages of one component into runs that are contiguous
-// on both sides, and says how many pages they hold. A partial page without a
-// whole row of this component is left out.
-func copiesOf(in *Input, g pd.CacheGroup, c pd.Component, p pageMove) ([]pd.Copy, int) {
-	var copies []pd.Copy
-	n := 0
-	for l := p.first; l < p.end; l++ {
-		rows := min(c.RowsPerPage, (in.Span.End-l*g.PageTokens)/c.RowTokens)
-		if rows == 0 {
-			continue
-		}
-		n++
-		source := in.SourceTables[g.Name][Slot(g, in.SourcePeriods[g.Name], l)]
-		target := in.TargetTables[g.Name][Slot(g, in.TargetPeriods[g.Name], l)]
-		if k := len(copies) - 1; k >= 0 && rows == c.RowsPerPage && copies[k].ValidRows == c.RowsPerPage &&
-			copies[k].Source+pd.Page(copies[k].Count) == source && copies[k].Target+pd.Page(copies[k].Count) == target {
-			copies[k].Count++
-			continue
-		}
-		copies = append(copies, pd.Copy{Component: c.ID, Source: source, Target: target, Count: 1, ValidRows: rows})
-	}
-	return copies, n
+// run is a stretch of logical pages that is contiguous on both sides.
+type run struct {
+	source, target pd.Page
+	count          int
 }
 
-// Verify is decode's side of a plan: it rebuilds the manifest from its own
-// tables, taking only the source pages from the offer, and requires equality.
-// in carries decode's facts; its Source tables are ignored.
-func Verify(in Input, offered *pd.Manifest) error {
-	in.Chunk, in.Span, in.Final = offered.Chunk, offered.Span, offered.Final
-	in.SourcePartition, in.SourceHit = offered.SourcePartition, offered.SourceHitTokens
-	if offered.Final != (offered.Bootstrap != nil) || offered.Final != (offered.FirstToken != nil) {
-		return invalid(&in, "final chunks, and only they, carry bootstrap and first token")
-	}
-	if offered.Final {
-		in.SourceSlot, in.FirstToken = offered.Bootstrap.SourceSlot, *offered.FirstToken
-	}
-	if in.Span.End > in.PromptTokens || in.Span.Start < 0 || in.Span.End <= in.Span.Start {
-		return invalid(&in, "span %v is not inside a prompt of %d tokens", in.Span, in.PromptTokens)
-	}
-	tables, err := sourceView(&in, offered)
+// runsOf joins the pages of a range into runs.
+func runsOf(in *Input, g pd.CacheGroup, p pageRange, source func(pd.CacheGroup, pageRange) ([]pd.Page, error)) ([]run, error) {
+	from, err := source(g, p)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	in.SourceTables = tables
-	want, err := Build(in)
+	to, err := pagesOf(in, g, "decode", in.TargetTables[g.Name], in.TargetPeriods[g.Name], p)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return equal(&in, &want, offered)
+	var runs []run
+	sorted := true
+	for i := 0; i < len(to); {
+		r := run{from[i], to[i], 1}
+		for i++; i < len(to) && from[i] == r.source+pd.Page(r.count) && to[i] == r.target+pd.Page(r.count); i++ {
+			r.count++
+		}
+		if r.source < 0 || r.target < 0 {
+			return nil, invalid(in, "group %s: page %d or %d is negative", g.Name, r.source, r.target)
+		}
+		if k := len(runs); k > 0 && r.target < runs[k-1].target+pd.Page(runs[k-1].count) {
+			sorted = false
+		}
+		runs = append(runs, r)
+	}
+	// Invariant OneLogicalPagePerBlock.
+	if page, twice := doubled(runs, sorted); twice {
+		return nil, invalid(in, "group %s: two logical pages have decode's page %d as target", g.Name, page)
+	}
+	return runs, nil
 }
 
-// sourceView lays the offered source pages into tables, at the places where
-// the plan will look for them.
-func sourceView(in *Input, offered *pd.Manifest) (Tables, error) {
-	total := 0
-	for _, c := range offered.Copies {
-		if c.Count < 1 || c.Source < 0 || c.Target < 0 {
-			return nil, invalid(in, "copy of %s has a negative page or no pages", c.Component)
-		}
-		if total += c.Count; total > pd.MaxTablePages*len(in.Contract.Components) {
-			return nil, invalid(in, "more than %d pages in one chunk", total)
+// doubled finds a target page that two runs have.
+func doubled(runs []run, sorted bool) (pd.Page, bool) {
+	if sorted {
+		return 0, false
+	}
+	runs = slices.Clone(runs)
+	slices.SortFunc(runs, func(a, b run) int { return cmp.Compare(a.target, b.target) })
+	for i := 1; i < len(runs); i++ {
+		if runs[i].target < runs[i-1].target+pd.Page(runs[i-1].count) {
+			return runs[i].target, true
 		}
 	}
-	tables := Tables{}
-	for _, g := range in.Contract.Groups {
-		i := slices.IndexFunc(in.Contract.Components, func(c pd.Component) bool { return c.Group == g.Name })
-		if i < 0 {
-			continue
-		}
-		lead := in.Contract.Components[i]
-		var pages pd.PageTable
-		for _, c := range offered.Copies {
-			for k := range c.Count {
-				if c.Component == lead.ID {
-					pages = append(pages, c.Source+pd.Page(k))
-				}
-			}
-		}
-		period := in.SourcePeriods[g.Name]
-		if g.Kind != pd.Full && period < 1 {
-			return nil, invalid(in, "prefill has no ring period for group %s", g.Name)
-		}
-		length := g.Pages(in.Span.End)
-		if g.Kind != pd.Full {
-			length = min(length, period)
-		}
-		table := make(pd.PageTable, length)
-		moved, _ := movedPages(in, g)
-		for k, page := range pages {
-			slot := Slot(g, period, moved.first+k)
-			if slot >= length {
-				return nil, invalid(in, "component %s: more pages than the plan allows", lead.ID)
-			}
-			table[slot] = page
-		}
-		tables[g.Name] = table
-	}
-	return tables, nil
+	return 0, false
 }
 
-func equal(in *Input, want, got *pd.Manifest) error {
-	if !slices.Equal(want.RankMap, got.RankMap) {
-		return invalid(in, "rank map differs from the %s rule", in.Contract.Mapping)
+// lastTokens is how many tokens of the chunk the last page of a range holds.
+func lastTokens(in *Input, g pd.CacheGroup, p pageRange) int {
+	return min(g.PageTokens, in.Span.End-(p.end-1)*g.PageTokens)
+}
+
+// appendCopies turns runs into copies of one component and says how many pages
+// they hold. The prompt's last page, which may be partial, is a copy of its own
+// then; without a whole row of this component it is left out.
+func appendCopies(copies []pd.Copy, c *pd.Component, runs []run, p pageRange, lastTokens int) ([]pd.Copy, int) {
+	pages, rows := p.count(), c.RowsPerPage
+	if pages > 0 {
+		rows = lastTokens / c.RowTokens
 	}
-	if !slices.Equal(want.Units, got.Units) {
-		return invalid(in, "units differ from the reservation plan")
-	}
-	if len(want.Copies) != len(got.Copies) {
-		return invalid(in, "%d copies, the reservation plan has %d", len(got.Copies), len(want.Copies))
-	}
-	for i := range want.Copies {
-		if want.Copies[i] != got.Copies[i] {
-			return invalid(in, "copy %d of %s to page %d x%d differs from the reservation plan (page %d x%d)",
-				i, got.Copies[i].Component, got.Copies[i].Target, got.Copies[i].Count, want.Copies[i].Target, want.Copies[i].Count)
+	copies = slices.Grow(copies, len(runs)+1)
+	for i, r := range runs {
+		partial := i == len(runs)-1 && rows < c.RowsPerPage
+		if partial {
+			r.count--
+		}
+		if r.count > 0 {
+			copies = append(copies, pd.Copy{Component: c.ID, Source: r.source, Target: r.target, Count: r.count, ValidRows: c.RowsPerPage})
+		}
+		if partial && rows > 0 {
+			end := pd.Page(r.count)
+			copies = append(copies, pd.Copy{Component: c.ID, Source: r.source + end, Target: r.target + end, Count: 1, ValidRows: rows})
 		}
 	}
-	if got.Final {
-		if *want.Bootstrap != *got.Bootstrap {
-			return invalid(in, "bootstrap slot %d generation %d, granted slot %d generation %d",
-				got.Bootstrap.TargetSlot, got.Bootstrap.TargetGeneration, want.Bootstrap.TargetSlot, want.Bootstrap.TargetGeneration)
-		}
-		if got.MetadataHash != want.MetadataHash {
-			return invalid(in, "metadata hash differs from the continuation's")
-		}
-		if got.PreparedDigest != want.PreparedDigest {
-			return &pd.Error{Op: "plan chunk", Code: pd.CodeInvalidDigest, Handoff: in.Fence.Handoff, Text: "prepared digest differs from the reserved one"}
-		}
-	} else if got.MetadataHash != "" || got.PreparedDigest != "" {
-		return invalid(in, "only the final chunk carries hashes of the continuation")
+	if rows == 0 {
+		pages--
 	}
-	if got.Fence != want.Fence || got.TargetPartition != want.TargetPartition {
-		return invalid(in, "fence or target partition differs")
-	}
-	return nil
+	return copies, pages
 }

@@ -41,18 +41,3 @@ func chainOf(revision, digest string, tokens []pd.Token, size int) []pd.PageHash
 	}
 	return chain
 }
-
-// Moved says which logical pages of each group that can be shared a chunk
-// moves, as half-open spans of page numbers. Decode publishes by it.
-func Moved(in Input) map[pd.GroupName]pd.Span {
-	out := map[pd.GroupName]pd.Span{}
-	for _, g := range in.Contract.Groups {
-		if g.Kind == pd.FinalOnly {
-			continue
-		}
-		if p, ok := movedPages(&in, g); ok {
-			out[g.Name] = pd.Span{Start: p.first, End: p.end}
-		}
-	}
-	return out
-}
