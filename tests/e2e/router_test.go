@@ -151,4 +151,3 @@ func TestNodeThatComesBackServesAgain(t *testing.T) {
 		}
 	}
 }
-
