@@ -52,9 +52,10 @@ type flags struct {
 	MemoryUtilization float64 `name:"npu-memory-utilization" default:"0.9" help:"Share of device memory for the cache, used by --backend npu."`
 	PrefixCaching     bool    `name:"enable-prefix-caching" default:"true" negatable:"" help:"Reuse pages of earlier prompts."`
 
-	PDConfig string `name:"pd-config" help:"Path of pd.json; not opened without --pd-role."`
-	PDRole   string `name:"pd-role" help:"Take one side of a pair: prefill or decode."`
-	PDNodeID string `name:"pd-node-id" help:"Which entry of pd.json this node is (host:port or node_id); needed where the role has several."`
+	PDConfig      string `name:"pd-config" help:"Path of pd.json; not opened without --pd-role."`
+	PDRole        string `name:"pd-role" help:"Take one side of a pair: prefill or decode."`
+	PDNodeID      string `name:"pd-node-id" help:"Which entry of pd.json this node is (host:port or node_id); needed where the role has several."`
+	RollingPolicy string `name:"rolling-policy" enum:"tail,checkpoint,all" default:"tail" help:"Which pages of the sliding window a pair moves: ${enum}. Both nodes must choose the same; more than the tail lets decode find shorter prefixes again."`
 
 	AutoFence bool `name:"auto-fence" help:"On a decode node: end a quarantine by making the data plane anew, without an operator."`
 
@@ -156,6 +157,11 @@ func (f flags) check() (settings, error) {
 	default:
 		s.adapter = dsv4.Tiny()
 	}
+	withPolicy, err := adapter.WithPolicy(s.adapter, f.RollingPolicy)
+	if err != nil {
+		all = append(all, err)
+	}
+	s.adapter = withPolicy
 	if f.ServedModel == "" {
 		s.ServedModel = filepath.Base(f.Model)
 	}
