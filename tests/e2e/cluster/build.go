@@ -19,6 +19,8 @@ const (
 	Pdctl   = "pypto-pdctl"
 )
 
+var programs = []string{Serving, Router, Pdctl}
+
 // run is what all tests of one test binary share. Main ends it.
 var run struct {
 	mu sync.Mutex
@@ -97,7 +99,7 @@ func prepareLocked() {
 // does not matter here, and a tree that git refuses must build too.
 func build(into string) error {
 	args := []string{"build", "-trimpath", "-buildvcs=false", "-o", into + string(filepath.Separator)}
-	for _, program := range []string{Serving, Router, Pdctl} {
+	for _, program := range programs {
 		args = append(args, "./cmd/"+program)
 	}
 	c := exec.Command("go", args...)

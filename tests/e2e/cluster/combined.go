@@ -14,7 +14,7 @@ import (
 
 // Combined is a replica that does prefill and decode in one process: what every
 // pair must say, too. One serves the whole run, because its text depends on
-// neither layout nor load.
+// neither layout nor load. It reuses nothing of earlier prompts.
 type Combined struct {
 	// URL is where it serves.
 	URL     string
@@ -56,7 +56,7 @@ func startCombined(t testing.TB, bin, dir string) *Combined {
 		t.Fatal(err)
 	}
 	p, err := spawn(bin, dir, Command{Label: "combined", Program: Serving, Args: append(Layout(t, "dp2tp1"),
-		"--port", strconv.Itoa(port), "--served-model-name", Model, "--max-num-seqs", "16")})
+		"--port", strconv.Itoa(port), "--served-model-name", Model, "--max-num-seqs", "16", "--no-enable-prefix-caching")})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -60,7 +61,8 @@ type Process struct {
 
 // Command is one program to start.
 type Command struct {
-	Label   string
+	Label string
+	// Program is one of ours, or any other of PATH.
 	Program string
 	Args    []string
 	// Dir is the working directory; the folder of the logs if empty.
@@ -90,8 +92,12 @@ func bury(t testing.TB, p *Process) {
 }
 
 func spawn(bin, logs string, c Command) (*Process, error) {
+	program := c.Program
+	if slices.Contains(programs, program) {
+		program = filepath.Join(bin, program)
+	}
 	p := &Process{
-		Label: c.Label, command: exec.Command(filepath.Join(bin, c.Program), c.Args...), ended: make(chan struct{}),
+		Label: c.Label, command: exec.Command(program, c.Args...), ended: make(chan struct{}),
 		stdout: filepath.Join(logs, "stdout"), stderr: filepath.Join(logs, "stderr"),
 	}
 	p.command.Dir = c.Dir
