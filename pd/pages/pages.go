@@ -340,12 +340,13 @@ func (a *Allocator) eachNewPage(g pd.CacheGroup, o *owner, tokens int, visit fun
 // Tables shows an owner's tables. The result is a copy.
 func (a *Allocator) Tables(h pd.HandoffID) Tables { return clone(a.mustOwner("tables", h).tables) }
 
-// Held shows an owner's tables like Tables, and nil for who owns none.
-func (a *Allocator) Held(h pd.HandoffID) Tables {
+// Held shows where an owner's memory is and its tables; nil tables for who owns
+// none. The tables are copies.
+func (a *Allocator) Held(h pd.HandoffID) (pd.Partition, Tables) {
 	if o := a.owners[h]; o != nil {
-		return clone(o.tables)
+		return o.partition, clone(o.tables)
 	}
-	return nil
+	return 0, nil
 }
 
 // Partition shows where an owner's memory is.

@@ -65,8 +65,9 @@ func (p *Pool) publish(h pd.HandoffID, computed int) {
 	p.pages.PublishComputed(h, computed)
 }
 
-// Held lists the pages of an owner's tables; nil if it owns none.
-func (p *Pool) Held(h pd.HandoffID) pages.Tables {
+// Held shows the partition and the tables of an owner; nil tables for who owns
+// none.
+func (p *Pool) Held(h pd.HandoffID) (pd.Partition, pages.Tables) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.pages.Held(h)
