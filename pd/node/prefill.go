@@ -2,6 +2,8 @@ package node
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/hw-native-sys/pypto-pd/adapter"
@@ -136,7 +138,7 @@ func (n *Node) prefillEffect(p *prefill, eff handoff.Effect) {
 			Fence: p.fence, From: pd.Prefill.String(), Reason: reasonText(eff.Err), Fact: eff.Fact, Results: eff.Results,
 		})
 	case handoff.Gate:
-		if n.ledger.Pins(h) > 0 {
+		if p.sourceHeld() {
 			n.gate(h, reasonText(eff.Err))
 			n.emit(Record{Event: "RECOVERY_REQUIRED", Fence: p.fence, Code: pd.CodeUncertain, Detail: reasonText(eff.Err)})
 		}
@@ -145,6 +147,17 @@ func (n *Node) prefillEffect(p *prefill, eff handoff.Effect) {
 	default:
 		panic(fmt.Sprintf("node: prefill effect %v", eff.Kind))
 	}
+}
+
+// sourceHeld says that the provider may still read pages of this handoff. Pins
+// of chunks that were never submitted go with its end.
+func (p *prefill) sourceHeld() bool {
+	for _, c := range p.chunks {
+		if c.pinned && c.submitted {
+			return true
+		}
+	}
+	return false
 }
 
 func reasonText(err error) string {
@@ -393,8 +406,8 @@ func (n *Node) grantError(p *prefill, r *wire.Reserved) error {
 func (n *Node) endPrefill(p *prefill) {
 	h := p.fence.Handoff
 	state := p.machine.State()
-	for _, c := range p.chunks {
-		if state != handoff.PrefillQuarantined || !c.submitted {
+	for _, id := range slices.Sorted(maps.Keys(p.chunks)) {
+		if c := p.chunks[id]; state != handoff.PrefillQuarantined || !c.submitted {
 			n.unpin(p, c) // never submitted, or proven to have ended
 		}
 	}
