@@ -70,6 +70,9 @@ type Node struct {
 	fencing    *fencing
 	draining   bool
 	sequence   int64
+	// unclear: a handoff of this boot has ended without knowing whether its
+	// writes did; no word about all of them may say that they have.
+	unclear bool
 
 	// valid during one Step
 	now time.Duration
@@ -276,6 +279,8 @@ type Snapshot struct {
 	Pins     int
 	Gates    map[pd.HandoffID]string
 	Pages    map[pd.GroupName]lease.Usage
+	// Stopped is what prefill may say at its end of all its writes together.
+	Stopped pd.StopFact
 }
 
 // Snapshot shows the node as it is now.
@@ -287,6 +292,10 @@ func (n *Node) Snapshot() Snapshot {
 			Limit: n.cfg.Capacity, Active: n.active(), Reservations: held, Quarantined: quarantined, Sequence: n.sequence,
 		},
 		Pins: n.ledger.Pins(""), Gates: map[pd.HandoffID]string{}, Pages: n.cfg.Allocator.Usage(),
+		Stopped: pd.AllDone,
+	}
+	if n.unclear {
+		s.Stopped = pd.Unknown
 	}
 	for h, r := range n.gates {
 		s.Gates[h] = r

@@ -415,6 +415,7 @@ func (n *Node) endPrefill(p *prefill) {
 	if state == handoff.PrefillAborted && status.Fact == 0 {
 		status.Fact = pd.NeverSubmitted // it ended before anything could be acknowledged
 	}
+	n.unclear = n.unclear || state == handoff.PrefillQuarantined
 	delete(n.prefills, h)
 	n.endPost(&p.post, h, p.machine.Reason())
 	// Decode learns the fact from the abort; if that call failed, it asks.

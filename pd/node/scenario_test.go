@@ -35,6 +35,7 @@ var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
 //	cut | heal                 no call arrives
 //	advance DURATION
 //	drain p|d
+//	goodbye                    prefill, idle, says what its writes came to
 //	fence d                    an operator orders the destination fence
 //	dead p|d BOOT              an operator says that p's or d's boot is dead
 //	cancel p|d H               an operator cancels
@@ -180,6 +181,8 @@ func (c *pair) do(words []string) {
 		c.fenceEnds(c.d, err)
 	case "restart":
 		c.restart(words[1])
+	case "goodbye":
+		c.deliver(c.d, wire.SourceStopped{Peer: c.p.self, Fact: c.p.node.Snapshot().Stopped}, func(any, error) {})
 	case "drain":
 		c.step(c.side(words[1]), node.DrainOrdered{})
 	case "state":

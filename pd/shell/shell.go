@@ -251,15 +251,15 @@ func (s *Shell) Drain(ctx context.Context) error {
 	return nil
 }
 
-// sourceStopped says goodbye to every decode node; one that does not answer has
-// nothing to wait for, since all writes are settled.
+// sourceStopped says goodbye to every decode node, with what is known of all
+// writes together. One that does not answer learns no more than it knew.
 func (s *Shell) sourceStopped(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, goodbye)
 	defer cancel()
 	var wg sync.WaitGroup
 	for id, address := range s.cfg.Addresses {
 		wg.Go(func() {
-			_, err := s.cfg.Control.SourceStopped(ctx, control.Target{Node: id, Address: address}, wire.SourceStopped{Peer: s.cfg.Node.Self, Fact: pd.AllDone})
+			_, err := s.cfg.Control.SourceStopped(ctx, control.Target{Node: id, Address: address}, wire.SourceStopped{Peer: s.cfg.Node.Self, Fact: s.Snapshot().Stopped})
 			if err != nil {
 				s.cfg.Log.Debug("decode node did not take the goodbye", "peer", id, "err", err)
 			}
