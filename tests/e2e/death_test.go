@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 
@@ -119,4 +120,46 @@ func TestPrefillNodeThatDiesUnderATransferGatesDecode(t *testing.T) {
 	require.Equal(t, 503, a.Status)
 	decode.Kill()
 	restart(t, c, decode)
+}
+
+// Behaviour 177: a node that is gated leaves the others serving.
+func TestGatedNodeLeavesTheOthersServing(t *testing.T) {
+	t.Parallel()
+	combined := cluster.SharedCombined(t)
+	c := cluster.Start(t, cluster.Options{
+		Prefills: 2, Decodes: 2, PLayout: "dp2tp1", DLayout: "dp2tp1", HandoffSeconds: 5, ExpectErrors: true,
+		PrefillFlags: []string{"--sim-link-rate", "40000"},
+	})
+	client := cluster.Dial(t, c.URL, cluster.Completion{Prompt: cluster.Prompt("doomed", 128), Max: 8, Stream: true})
+	var victim, gated *cluster.Node
+	cluster.Eventually(t, func() error {
+		for _, n := range c.Prefill {
+			if n.Count(t, journal.ChunkSubmitted) > 0 {
+				victim = n
+			}
+		}
+		for _, n := range c.Decode {
+			if n.Count(t, journal.HandoffReserved) > 0 {
+				gated = n
+			}
+		}
+		if victim == nil || gated == nil {
+			return errors.New("nothing moves")
+		}
+		return nil
+	})
+	victim.Kill()
+	explicitError(t, client)
+	cluster.Eventually(t, func() error {
+		state, _, _, h := nodeState(t, c, gated)
+		if state != "RECOVERY_REQUIRED" || h.Pairs != 1 || h.Code != 200 {
+			return fmt.Errorf("/health is %+v", h)
+		}
+		return nil
+	})
+	for i := range 4 {
+		q := cluster.Completion{Prompt: cluster.Prompt(fmt.Sprint("others ", i), 40), Max: 8, Stream: i%2 == 0}
+		require.Equal(t, combined.Text(t, q), cluster.MustComplete(t, c.URL, q).Text)
+	}
+	gated.Kill() // it would wait for the writes until its drain time is over
 }

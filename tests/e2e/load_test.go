@@ -37,22 +37,24 @@ type burst struct {
 
 // send sends n requests at once. Every answer is checked for its text.
 func (b *burst) send(t *testing.T, c *cluster.Cluster, n int) {
+	t.Helper()
 	combined := cluster.SharedCombined(t)
+	var requests []cluster.Completion
+	var texts []string
 	for i := range n {
 		q := cluster.Completion{Prompt: cluster.Prompt(fmt.Sprintf("burst %d ", i), 20+5*i), Max: 12, Stream: i%2 == 0}
+		requests, texts = append(requests, q), append(texts, combined.Text(t, q))
+	}
+	for i, q := range requests {
 		b.running.Go(func() {
 			a, err := cluster.Complete(t.Context(), c.URL, q)
 			if !assert.NoError(t, err) {
 				return
 			}
-			text := ""
-			if a.Status == 200 {
-				text = combined.Text(t, q)
-			}
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			switch {
-			case a.Check(q) == nil && a.Text == text:
+			case a.Check(q) == nil && a.Text == texts[i]:
 				b.answered++
 			case a.Status == 503:
 				b.refused = append(b.refused, a)
@@ -136,4 +138,36 @@ func TestWhatIsBeyondTheCapacityIsRefusedAtOnce(t *testing.T) {
 	}
 	c.AssertIdle(t)
 	require.Equal(t, []int{8, 8}, created(t, c.Prefill))
+}
+
+// The programs with the race detector under everything at once: streams, whole
+// answers, clients that leave, refusals, two prefill and two decode nodes.
+func TestNothingRacesUnderLoad(t *testing.T) {
+	t.Parallel()
+	c := cluster.Start(t, cluster.Options{
+		Prefills: 2, Decodes: 2, PLayout: "dp2tp2", DLayout: "dp4tp1", Capacity: 8, Race: true,
+		PrefillFlags: []string{"--sim-link-rate", "1000000"},
+	})
+	for round := range 3 {
+		var leaving sync.WaitGroup
+		for i := range 8 {
+			q := cluster.Completion{Prompt: cluster.Prompt(fmt.Sprintf("leaves %d %d", round, i), 60*i+1), Max: 64, Stream: i%2 == 0}
+			client := cluster.Dial(t, c.URL, q)
+			leaving.Go(func() {
+				client.Wait(i % 4)
+				client.Reset()
+			})
+		}
+		var b burst
+		b.send(t, c, 24)
+		b.running.Wait()
+		leaving.Wait()
+		require.Empty(t, b.strange)
+		c.AssertIdle(t)
+	}
+	var b burst
+	b.send(t, c, 8)
+	b.running.Wait()
+	require.Equal(t, 8, b.answered)
+	c.AssertIdle(t)
 }

@@ -72,11 +72,15 @@ func TestRequestsInOnePrefillBatchHaveTheirOwnTexts(t *testing.T) {
 		{Prompt: cluster.Prompt("fourth", 7), Max: 24, Stream: true},
 	}
 	var all sync.WaitGroup
+	want := map[string]string{}
+	for _, q := range append(others, first) {
+		want[q.Prompt] = combined.Text(t, q)
+	}
 	ask := func(q cluster.Completion) {
 		all.Go(func() {
 			a, err := cluster.Complete(t.Context(), c.URL, q)
 			if assert.NoError(t, err) && assert.NoError(t, a.Check(q)) {
-				assert.Equal(t, combined.Text(t, q), a.Text)
+				assert.Equal(t, want[q.Prompt], a.Text)
 			}
 		})
 	}
@@ -113,10 +117,11 @@ func TestSixteenStreamsAtOnceHaveTheirOwnTexts(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 16 {
 		q := cluster.Completion{Prompt: cluster.Prompt(fmt.Sprintf("stream %d ", i), 40+73*i), Max: 160, Stream: true}
+		want := combined.Text(t, q)
 		all.Go(func() {
 			a, err := cluster.Complete(t.Context(), c.URL, q)
 			if assert.NoError(t, err) && assert.NoError(t, a.Check(q)) {
-				assert.Equal(t, combined.Text(t, q), a.Text)
+				assert.Equal(t, want, a.Text)
 			}
 		})
 	}

@@ -90,21 +90,49 @@ func prepareLocked() {
 	if run.dir, run.built = os.MkdirTemp("", "pypto-pd-e2e-"); run.built != nil {
 		return
 	}
-	if run.built = build(filepath.Join(run.dir, "bin")); run.built == nil {
+	if run.built = build(filepath.Join(run.dir, "bin"), []string{"CGO_ENABLED=0"}, "-trimpath"); run.built == nil {
 		run.launcher = newLauncher()
 	}
 }
 
-// build does what make build does. The version that go build reads from git
-// does not matter here, and a tree that git refuses must build too.
-func build(into string) error {
-	args := []string{"build", "-trimpath", "-buildvcs=false", "-o", into + string(filepath.Separator)}
+// RaceBin is Bin with programs that have the race detector built in, as the
+// tests themselves have; without it in the tests it is Bin.
+func RaceBin(t testing.TB) string {
+	t.Helper()
+	bin := Bin(t)
+	if !withRace {
+		return bin
+	}
+	raced.Lock()
+	defer raced.Unlock()
+	bin = filepath.Join(filepath.Dir(bin), "race")
+	if !raced.built {
+		// The flags are those of go test -race, whose archives are reused.
+		if err := build(bin, nil, "-race"); err != nil {
+			t.Fatal(err)
+		}
+		raced.built = true
+	}
+	return bin
+}
+
+// raced is apart from run, because this build takes long and nobody else needs
+// to wait for it.
+var raced struct {
+	sync.Mutex
+	built bool
+}
+
+// build builds the programs. The version that go build reads from git does not
+// matter here, and a tree that git refuses must build too.
+func build(into string, env []string, flags ...string) error {
+	args := append([]string{"build", "-buildvcs=false", "-o", into + string(filepath.Separator)}, flags...)
 	for _, program := range programs {
 		args = append(args, "./cmd/"+program)
 	}
 	c := exec.Command("go", args...)
 	c.Dir = Root()
-	c.Env = append(os.Environ(), "CGO_ENABLED=0")
+	c.Env = append(os.Environ(), env...)
 	if out, err := c.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the programs: %w\n%s", err, out)
 	}

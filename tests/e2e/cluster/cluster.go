@@ -1,8 +1,10 @@
 package cluster
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -35,6 +37,10 @@ type Options struct {
 	PrefillFlags, DecodeFlags, RouterFlags []string
 	// PrefillFaults are the faults of the data plane, on the side that writes.
 	PrefillFaults []simulator.Fault
+	// Host is where everything listens; "" is 127.0.0.1.
+	Host string
+	// Race: the programs have the race detector, if the tests have it.
+	Race bool
 	// ExpectErrors: log lines of level ERROR and exit codes other than 0 are
 	// what the test is about.
 	ExpectErrors bool
@@ -83,10 +89,10 @@ func Start(t testing.TB, o Options) *Cluster {
 	}
 	port := Ports(t, 1)[0]
 	c.Router = c.spawn(t, Command{Label: "router", Program: Router, Args: append([]string{
-		"--pd-config", c.Path, "--port", strconv.Itoa(port), "--node-poll-interval", "100ms", "--drain-timeout", "60s",
+		"--pd-config", c.Path, "--host", host(o), "--port", strconv.Itoa(port), "--node-poll-interval", "100ms", "--drain-timeout", "60s",
 	}, o.RouterFlags...)})
 	c.Router.Ready(t)
-	c.URL = "http://" + Address(port)
+	c.URL = "http://" + net.JoinHostPort(host(o), strconv.Itoa(port))
 	c.WaitPairs(t, o.Prefills*o.Decodes)
 	return c
 }
@@ -94,7 +100,11 @@ func Start(t testing.TB, o Options) *Cluster {
 // spawn is Spawn for a process that ends with the cluster.
 func (c *Cluster) spawn(t testing.TB, command Command) *Process {
 	t.Helper()
-	p, err := spawn(Bin(t), t.TempDir(), command)
+	bin := Bin(t)
+	if c.options.Race {
+		bin = RaceBin(t)
+	}
+	p, err := spawn(bin, t.TempDir(), command)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +146,7 @@ func (c *Cluster) stop(t testing.TB) {
 }
 
 // errorLine finds what no log of a healthy run holds.
-var errorLine = regexp.MustCompile(`(?m)^.*(level=ERROR|panic: |fatal error: ).*$`)
+var errorLine = regexp.MustCompile(`(?m)^.*(level=ERROR|panic: |fatal error: |DATA RACE).*$`)
 
 // Nodes are all nodes, prefill first.
 func (c *Cluster) Nodes() []*Node {
@@ -151,7 +161,7 @@ func WriteConfig(t testing.TB, o Options) (string, *config.Config) {
 	entries := func(n int) []map[string]any {
 		var out []map[string]any
 		for range n {
-			out = append(out, map[string]any{"host": "127.0.0.1", "port": ports[0], "control_port": ports[1]})
+			out = append(out, map[string]any{"host": host(o), "port": ports[0], "control_port": ports[1]})
 			ports = ports[2:]
 		}
 		return out
@@ -159,7 +169,7 @@ func WriteConfig(t testing.TB, o Options) (string, *config.Config) {
 	dir := t.TempDir()
 	runtime := map[string]any{
 		"prefill": entries(o.Prefills), "decode": entries(o.Decodes), "provider": simulator.Name, "run_id": "e2e",
-		"handoff_timeout": or(o.HandoffSeconds, 60), "request_timeout": or(o.RequestSeconds, 600),
+		"handoff_timeout": cmp.Or(o.HandoffSeconds, 60), "request_timeout": cmp.Or(o.RequestSeconds, 600),
 	}
 	if o.Capacity > 0 {
 		runtime["capacity"] = o.Capacity
@@ -187,12 +197,7 @@ func WriteJSON(t testing.TB, path string, v any) string {
 	return path
 }
 
-func or(v, instead int) int {
-	if v == 0 {
-		return instead
-	}
-	return v
-}
+func host(o Options) string { return cmp.Or(o.Host, "127.0.0.1") }
 
 // nodeArgs is the command line of one node. A flag that the test gives replaces
 // the cluster's own.

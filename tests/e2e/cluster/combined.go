@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,8 +20,8 @@ type Combined struct {
 	process *Process
 
 	mu sync.Mutex
-	// guarded by mu: texts that were asked for, by kind, prompt and length
-	texts map[string]string
+	// guarded by mu: what was asked for, by path and body
+	answers map[string]Answer
 }
 
 // SharedCombined gives the run's replica; the first call starts it.
@@ -60,7 +59,7 @@ func startCombined(t testing.TB, bin, dir string) *Combined {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c = &Combined{URL: "http://" + Address(port), process: p, texts: map[string]string{}}
+	c = &Combined{URL: "http://" + Address(port), process: p, answers: map[string]Answer{}}
 	run.mu.Lock()
 	run.combined = c
 	run.mu.Unlock()
@@ -69,36 +68,37 @@ func startCombined(t testing.TB, bin, dir string) *Combined {
 
 var starting sync.Mutex
 
-// Text is what a request must be answered with; it is asked once.
+// Text is what a request must be answered with; its output has exactly the
+// tokens that are asked for.
 func (c *Combined) Text(t testing.TB, q Completion) string {
 	t.Helper()
-	text, err := c.text(t.Context(), q)
-	if err != nil {
-		t.Fatal(err)
+	a := c.Answer(t, q)
+	if err := a.Check(q); err != nil {
+		t.Fatalf("combined replica: %v", err)
 	}
-	return text
+	return a.Text
 }
 
-func (c *Combined) text(ctx context.Context, q Completion) (string, error) {
+// Answer is how the replica answers a request that is not streamed; it is asked
+// once.
+func (c *Combined) Answer(t testing.TB, q Completion) Answer {
+	t.Helper()
 	q.Stream = false
-	key := string(q.Body())
+	key := q.Path() + string(q.Body())
 	c.mu.Lock()
-	text, known := c.texts[key]
+	a, known := c.answers[key]
 	c.mu.Unlock()
 	if known {
-		return text, nil
+		return a
 	}
-	a, err := Complete(ctx, c.URL, q)
-	if err == nil {
-		err = a.Check(q)
-	}
+	a, err := Complete(t.Context(), c.URL, q)
 	if err != nil {
-		return "", fmt.Errorf("combined replica: %w", err)
+		t.Fatalf("combined replica: %v", err)
 	}
 	c.mu.Lock()
-	c.texts[key] = a.Text
+	c.answers[key] = a
 	c.mu.Unlock()
-	return a.Text, nil
+	return a
 }
 
 // end stops the replica, which must be as healthy as at the start.

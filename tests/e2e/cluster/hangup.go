@@ -50,6 +50,15 @@ func (c *Connection) Line(t testing.TB, prefix string) string {
 	}
 }
 
+// Wait reads n lines, or to the end of the answer.
+func (c *Connection) Wait(n int) {
+	for range n {
+		if _, err := c.in.ReadString('\n'); err != nil {
+			return
+		}
+	}
+}
+
 // Close leaves politely: the other side sees the end of what was sent.
 func (c *Connection) Close() { c.tcp.Close() }
 
