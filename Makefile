@@ -8,7 +8,7 @@ PROGRAMS := $(filter-out ./cmd/libpypto-pd,$(patsubst %/main.go,./%,$(wildcard c
 SOURCES  := adapter cgo cmd examples mooncake pd router tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test nocgo lint fuzz bench gen verify dist
+.PHONY: help demo build test nocgo lint fuzz model bench gen verify dist
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -40,6 +40,9 @@ fuzz: ## every fuzz target for FUZZTIME each
 		echo "fuzz $$package $$target"; \
 		$(GO) test "./$$package" -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) || exit 1; \
 	done
+
+model: ## check the model of a handoff with spin: it holds, its mutations fail
+	docs/model/check.sh
 
 bench: ## every benchmark
 	$(GO) test -run '^$$' -bench . -benchmem ./...

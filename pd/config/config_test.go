@@ -34,6 +34,7 @@ func TestMinimalFileGetsTheDefaults(t *testing.T) {
 	assert.Equal(t, "10.1.0.1:18000", c.Prefill[0].ControlAddress())
 }
 
+// Behaviour 8.
 func TestEveryField(t *testing.T) {
 	c, err := Parse([]byte(`{
 	 "runtime": {
@@ -70,6 +71,7 @@ func parse(t *testing.T, prefill, decode, more string) (*Config, error) {
 	return Parse([]byte(`{"runtime":{"prefill":[` + prefill + `],"decode":[` + decode + `]` + more + `}}`))
 }
 
+// Behaviour 3.
 func TestRunIDIsAFunctionOfTheFile(t *testing.T) {
 	run := func(prefill, decode, more string) pd.RunID {
 		c, err := parse(t, prefill, decode, more)
@@ -89,6 +91,7 @@ func TestRunIDIsAFunctionOfTheFile(t *testing.T) {
 	}
 }
 
+// Behaviour 10.
 func TestSelect(t *testing.T) {
 	c, err := parse(t, `{"host":"a","port":1}`, `{"host":"b","port":2,"node_id":"two"},{"host":"::1","port":3}`, ``)
 	require.NoError(t, err)
@@ -122,6 +125,7 @@ func TestSelect(t *testing.T) {
 	}
 }
 
+// Behaviours 4, 5, 6, 7 and 8.
 func TestDefects(t *testing.T) {
 	a, b := `{"host":"a","port":1}`, `{"host":"b","port":2}`
 	for _, c := range []struct{ name, prefill, decode, more, want string }{
@@ -210,6 +214,7 @@ func TestDefectsOfTheWholeFile(t *testing.T) {
 	}
 }
 
+// Behaviour 4.
 func TestAllDefectsAreReportedInOrder(t *testing.T) {
 	_, err := Parse([]byte(`{
  "runtime": {

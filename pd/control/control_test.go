@@ -178,6 +178,7 @@ func calls(t testing.TB, c *Client, to Target) map[string]func(context.Context) 
 	}
 }
 
+// Behaviour 14.
 func TestEveryMessageArrivesAndIsAnswered(t *testing.T) {
 	node := &scriptedNode{t: t}
 	c := client(t)
@@ -321,6 +322,7 @@ func http(status int, body string) string {
 	return fmt.Sprintf("HTTP/1.1 %d X\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", status, len(body), body)
 }
 
+// Behaviour 19.
 func TestPeersThatAreNoNode(t *testing.T) {
 	chunk := read[wire.Chunk](t, "chunk")
 	node, err := os.ReadFile("../../tests/conformance/testdata/wire/node.json")

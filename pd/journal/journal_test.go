@@ -43,6 +43,7 @@ func started(t *testing.T, o Options) (*Journal, func()) {
 	}
 }
 
+// Behaviour 13.
 func TestLayout(t *testing.T) {
 	// printf 10.1.0.2:8000 | sha256sum begins with 9619091e.
 	for role, want := range map[Role]Files{
@@ -63,6 +64,7 @@ func TestLayout(t *testing.T) {
 	}
 }
 
+// Behaviour 88.
 func TestEventsAreWrittenAndReadBack(t *testing.T) {
 	root := t.TempDir()
 	j, stop := started(t, options(root, boot1))
@@ -110,6 +112,7 @@ func TestEventsAreWrittenAndReadBack(t *testing.T) {
 	}
 }
 
+// Behaviours 9 and 91.
 func TestSwitchedOffLeavesOnlyTheState(t *testing.T) {
 	root := t.TempDir()
 	o := options(root, boot1)

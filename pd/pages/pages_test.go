@@ -64,6 +64,7 @@ func TestGenerationRisesWithEveryUseOfASlot(t *testing.T) {
 	require.Equal(t, first.Generation+1, second.Generation)
 }
 
+// Behaviour 85: a snapshot is a copy and never changes.
 func TestRingIsWrittenInPlaceUnlessPinned(t *testing.T) {
 	a := pages.New(config(8, 8))
 	open(t, a, "a", 8)

@@ -264,6 +264,7 @@ func TestStreamedCompletionWithoutUsage(t *testing.T) {
 	require.NotContains(t, body, "usage")
 }
 
+// Behaviour 35.
 func TestRefusalsNameFieldAndCode(t *testing.T) {
 	n := start(t, serve.Config{Generator: &scripted{outputs: hello()}})
 	long := strings.Repeat("x", 99)

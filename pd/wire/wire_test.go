@@ -58,6 +58,7 @@ func TestEveryVectorHasADecoder(t *testing.T) {
 	}
 }
 
+// Behaviours 16, 17 and 162.
 func TestDecodeRefuses(t *testing.T) {
 	const hex32, hex64 = "0123456789abcdef0123456789abcdef", "0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c"
 	many := func(s string, n int) string { return strings.TrimSuffix(strings.Repeat(s+",", n), ",") }
@@ -178,6 +179,7 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
+// Behaviour 16.
 func TestBoundOfOneMessage(t *testing.T) {
 	body := []byte(strings.Repeat(" ", pd.MaxControlBytes-2) + "{}")
 	require.NoError(t, decoders["ack"](body))

@@ -83,6 +83,7 @@ func describe(role pd.Role) *wire.Node {
 	}
 }
 
+// Behaviours 15 and 127.
 func TestMismatchNamesWhatKeepsNodesApart(t *testing.T) {
 	for want, change := range map[string]func(p, d *wire.Node){
 		"":               func(p, d *wire.Node) { d.Topology = pd.Topology{Ranks: 16, TP: 1}; d.PrefixCaching = true },

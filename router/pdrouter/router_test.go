@@ -17,6 +17,8 @@ import (
 )
 
 // Cases B08, B28, B34, B60: what passes and what does not.
+//
+// Behaviour 126.
 func TestBothLegsGetTheClientsRequestAndTheRoutersRoute(t *testing.T) {
 	s := newStand(t, settings{})
 	body := `{"seed":9007199254740993, "x_big":12345678901234567890,"top_p":0.95,"temperature":1e-7,"logit_bias":{"50256":-0.0},` +
@@ -122,6 +124,7 @@ func TestClientsOwnMistakesAreRefusedBeforeAnyLeg(t *testing.T) {
 	s.untilFree()
 }
 
+// Behaviour 129.
 func TestFullPairsAre503AndSlotsComeBack(t *testing.T) {
 	release := make(chan struct{})
 	s := newStand(t, settings{capacity: 2, before: func(s *stand) {
@@ -189,6 +192,7 @@ func (s *stand) healthOf() (int, healthBody) {
 	return r.StatusCode, h
 }
 
+// Behaviour 130.
 func TestHealthIsOKOnlyWhileAPairServes(t *testing.T) {
 	s := newStand(t, settings{unready: true, before: func(s *stand) { s.prefills[0].says.Health = pd.Starting }})
 	s.until("decode is there", func(v poolView) bool { return v.Nodes[1].State == "READY" })
@@ -230,6 +234,7 @@ func TestHealthIsOKOnlyWhileAPairServes(t *testing.T) {
 	require.Equal(t, "draining", codeOf(t, body))
 }
 
+// Behaviours 127 and 162.
 func TestNodesThatDoNotFitAreNamedAndPassed(t *testing.T) {
 	s := newStand(t, settings{prefills: 2, decodes: 2, unready: true, before: func(s *stand) {
 		s.prefills[1].says.Run = "another"

@@ -69,6 +69,7 @@ func TestDigests(t *testing.T) {
 	golden(t, filepath.Join("testdata", "wire", "digests.json"), append(b, '\n'))
 }
 
+// Behaviour 21.
 func TestManifestHashKnowsNoOrder(t *testing.T) {
 	m := manifest()
 	hash := must(wire.ManifestHash(&m))
@@ -81,6 +82,7 @@ func TestManifestHashKnowsNoOrder(t *testing.T) {
 	assert.Equal(t, m, shuffled, "hashing does not sort the manifest itself")
 }
 
+// Behaviour 44.
 func TestManifestHashKnowsEverythingElse(t *testing.T) {
 	whole := manifest()
 	hashes := map[string]string{must(wire.ManifestHash(&whole)): "the manifest itself"}

@@ -298,3 +298,80 @@ func TestChatTemplate(t *testing.T) {
 	_, err = b.engine.Tokenize(engine.Prompt{Tokens: []pd.Token{1, 129280}})
 	require.ErrorContains(t, err, "token 129280 at position 1")
 }
+
+// Behaviours 11, 81, 84 and 86: a prompt is held after each chunk, goes on when
+// it is told to, is never decoded here, and says nothing after it was stopped.
+func TestPrefillStopsAfterEveryChunk(t *testing.T) {
+	b := newBench(t, 4, nil)
+	b.engine.Prefill("h", engine.Request{Continuation: continuation(t, b.engine, prompt(300), 60)})
+	for i, end := range []int{128, 256, 300} {
+		c := <-b.chunks
+		require.Equal(t, pd.ChunkID(i), c.Chunk)
+		require.Equal(t, end, c.Span.End)
+		require.Equal(t, end == 300, c.Final)
+		steps := b.engine.Stats().Steps
+		b.engine.Resume("other") // nobody's: the prompt stays held
+		require.Equal(t, steps, b.engine.Stats().Steps)
+		require.Empty(t, b.chunks)
+		if !c.Final {
+			b.engine.Resume("h")
+		}
+	}
+	b.engine.StopPrefill("h")
+	require.NoError(t, <-b.stopped)
+	b.engine.Resume("h")
+	b.engine.StopPrefill("h")
+	b.engine.Prefill("next", engine.Request{Continuation: continuation(t, b.engine, prompt(10), 60)})
+	require.Equal(t, pd.HandoffID("next"), (<-b.chunks).Handoff, "nothing more of h")
+	b.engine.StopPrefill("next")
+	require.NoError(t, <-b.stopped)
+	require.Zero(t, b.engine.Stats().VerifySteps, "prefill speculates nothing")
+	require.True(t, b.idle())
+}
+
+// Behaviours 82 and 87: an adopted request computes no prompt; its bootstrap is
+// read once, at admission.
+func TestAdoptedRequestSkipsPrefillAndReadsItsBootstrapOnce(t *testing.T) {
+	const n = 200
+	want := combined(t, 4, prompt(n), 400)
+	p, d := newBench(t, 4, nil), newBench(t, 1, func(c *reference.Config) { c.DecodeRate = 2000 })
+	got, last := handOver(t, p, d, prompt(n), 400, nil)
+	require.NoError(t, last.Err)
+	require.Equal(t, want, got)
+	require.Zero(t, d.engine.Stats().PrefillTokens)
+	require.Positive(t, d.engine.Stats().VerifySteps)
+}
+
+// Behaviours 164 and 182: only the last window is captured, by the request whose
+// it is, also where two prompts share a step.
+func TestCaptureIsTheLastWindowOfItsOwnPrompt(t *testing.T) {
+	b := newBench(t, 4, nil)
+	size := b.contract.Bootstrap.SlotBytes()
+	slot := func(c engine.ChunkComputed) []byte {
+		return b.memory[0][dsv4.Hidden][c.BootstrapSlot*size : (c.BootstrapSlot+1)*size]
+	}
+	captured := func(rows []byte) int {
+		n := 0
+		for i := range b.contract.Bootstrap.Rows {
+			row := rows[i*b.contract.Bootstrap.RowBytes() : (i+1)*b.contract.Bootstrap.RowBytes()]
+			if strings.Trim(string(row), "\x00") != "" {
+				n++
+			}
+		}
+		return n
+	}
+	b.engine.Prefill("long", engine.Request{Continuation: continuation(t, b.engine, prompt(400), 1)})
+	first := <-b.chunks
+	require.Zero(t, captured(slot(first)), "[0,128) is outside the window [272,400)")
+	b.engine.Prefill("short", engine.Request{Continuation: continuation(t, b.engine, prompt(5), 1)})
+	short := <-b.chunks
+	require.Equal(t, 5, captured(slot(short)), "a short prompt leaves the other rows zero")
+	for _, want := range []int{0, 112, 128} { // [128,256), [256,384), [384,400)
+		b.engine.Resume("long")
+		require.Equal(t, want, captured(slot(<-b.chunks)))
+	}
+	for _, h := range []pd.HandoffID{"long", "short"} {
+		b.engine.StopPrefill(h)
+		require.NoError(t, <-b.stopped)
+	}
+}
