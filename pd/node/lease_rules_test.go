@@ -142,9 +142,14 @@ func TestLateEventsOfEndedHandoffsAreNothing(t *testing.T) {
 	h := handoffID("1")
 	for _, e := range []node.Event{
 		node.Returned{Handoff: h, Op: node.OpCommit, Answer: wire.Committed{}},
-		node.ChunkComputed{Handoff: h}, node.PrefillStopped{Handoff: h}, node.DecodeStopped{Handoff: h},
-		node.ChunkSettled{Handoff: h}, node.SubmitRefused{Handoff: h, Err: pd.CodeInvalidPlan}, node.Sealed{Handoff: h, Fact: pd.AllDone},
-		node.PostClosed{Post: 1}, node.Fenced{},
+		node.ChunkComputed{Handoff: h},
+		node.PrefillStopped{Handoff: h},
+		node.DecodeStopped{Handoff: h},
+		node.ChunkSettled{Handoff: h},
+		node.SubmitRefused{Handoff: h, Err: pd.CodeInvalidPlan},
+		node.Sealed{Handoff: h, Fact: pd.AllDone},
+		node.PostClosed{Post: 1},
+		node.Fenced{},
 	} {
 		for _, s := range []*side{c.p, c.d} {
 			require.Empty(t, s.node.Step(e, c.now), "%T on %s", e, s.name)
