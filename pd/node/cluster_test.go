@@ -269,7 +269,7 @@ func (c *pair) execute(s *side, eff node.Effect) {
 // fenceEnds answers a fence: every rank has a new engine, or none.
 func (c *pair) fenceEnds(s *side, err error) {
 	if err != nil {
-		c.step(s, node.Fenced{Err: err})
+		c.step(s, node.Fenced{Registry: s.registry, Err: err})
 		return
 	}
 	r := s.registry

@@ -92,6 +92,7 @@ func (n *Node) abortDecode(call CallID, d *decode, a wire.Abort, reason error) {
 		}
 		if len(a.Results) > 0 {
 			_ = n.settle(d, a.Results) // a conflict quarantines by itself
+			n.writersGone(d)
 		}
 		if n.decodes[d.fence.Handoff] == d && a.Fact != 0 {
 			n.peerStopped(d, a.Fact, a.Reason)

@@ -231,7 +231,7 @@ func (n *Node) reserveCalled(call CallID, r wire.Reserve, prefix pd.PrefixHashes
 		refuse(pd.CodeHandoffTerminal, "the handoff is %s: %s", tomb.status.State, tomb.status.Why)
 	case d == nil && n.draining:
 		refuse(pd.CodeDraining, "the node is shutting down")
-	case len(n.gates) > 0 && (d == nil || d.reserve == nil):
+	case n.gated() && (d == nil || d.reserve == nil):
 		refuse(pd.CodeNodeGated, "%s", n.gateReason())
 	case n.sessions[r.Fence.Prefill] == nil:
 		refuse(pd.CodeSessionStale, "no session with %s", r.Fence.Prefill)
@@ -417,10 +417,18 @@ func (n *Node) settle(d *decode, results []pd.UnitResult) error {
 	return first
 }
 
-// writersGone tells an aborting handoff that its last writer settled.
+// writersGone ends the wait for a fact once every acknowledged write has one:
+// an abort is over then, and a quarantine for want of facts, too.
 func (n *Node) writersGone(d *decode) {
-	if l, ok := n.ledger.Lease(d.fence.Handoff); ok && l.Unsettled == 0 && d.machine.State() == handoff.DecodeAborting {
+	l, ok := n.ledger.Lease(d.fence.Handoff)
+	if !ok || l.Unsettled > 0 || n.decodes[d.fence.Handoff] != d {
+		return
+	}
+	switch d.machine.State() {
+	case handoff.DecodeAborting:
 		n.decodeEvent(d, handoff.Event{Kind: handoff.WritersGone})
+	case handoff.DecodeQuarantined:
+		n.prove(d)
 	}
 }
 
@@ -468,11 +476,13 @@ func reservation(d *decode) pd.ReservationID {
 
 func (n *Node) commitError(d *decode, c *wire.Commit) error {
 	h := d.fence.Handoff
-	if state := d.machine.State(); state != handoff.Reserved && state != handoff.Transferring {
-		return n.fail(h, "commit", pd.CodeHandoffTerminal, "the handoff is %v: %s", state, reasonText(d.machine.Reason()))
-	}
+	// Facts count in every state: an abort may be waiting for just these.
 	if err := n.settle(d, c.Results); err != nil {
 		return err
+	}
+	n.writersGone(d)
+	if state := d.machine.State(); state != handoff.Reserved && state != handoff.Transferring {
+		return n.fail(h, "commit", pd.CodeHandoffTerminal, "the handoff is %v: %s", state, reasonText(d.machine.Reason()))
 	}
 	switch {
 	case d.final == nil:

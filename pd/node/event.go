@@ -122,8 +122,8 @@ type (
 		Handoff pd.HandoffID
 		Fact    pd.StopFact
 	}
-	// Fenced: the owners' engines were made anew, or could not be. Registry is
-	// what peers need from now on.
+	// Fenced: the owners' engines were made anew, or not all of them could be.
+	// Registry is what peers need from now on, in either case.
 	Fenced struct {
 		Registry pd.Registry
 		Err      error

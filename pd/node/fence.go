@@ -87,6 +87,9 @@ func (n *Node) Gates() []Gate {
 		out = append(out, g)
 	}
 	slices.SortFunc(out, func(a, b Gate) int { return compare(a.Handoff, b.Handoff) })
+	if n.unfenced != "" {
+		out = append(out, Gate{Why: n.unfenced})
+	}
 	return out
 }
 
@@ -117,7 +120,7 @@ func (n *Node) fenceOrdered(call CallID) {
 	case !n.cfg.FenceProves:
 		n.emit(Answer{Call: call, Err: n.fail("", "fence", pd.CodeUnsupported, "this data plane does not promise that a fence ends earlier writes")})
 		return
-	case len(n.gates) == 0:
+	case !n.gated():
 		n.emit(Answer{Call: call, Message: n.receipt("nothing is gated")})
 		return
 	}
@@ -157,16 +160,18 @@ func (n *Node) fenced(e Fenced) {
 	if f == nil || !f.running {
 		return
 	}
-	n.fencing = nil
+	n.fencing, n.unfenced = nil, ""
+	// Also a fence that failed may have made some engines anew. Peers must fetch
+	// the new endpoints before they write again.
+	n.cfg.Registry = e.Registry
+	clear(n.sessions)
 	if e.Err != nil {
+		n.unfenced = fmt.Sprintf("the last fence failed, so peers may not reach every rank: %v", e.Err)
 		n.emit(Record{Event: "FENCE_FAILED", Code: pd.CodeOf(e.Err), Detail: e.Err.Error()})
 		for _, call := range f.askers {
 			n.emit(Answer{Call: call, Err: n.fail("", "fence", pd.CodeUncertain, "the fence did not return: %v; the gates stay", e.Err)})
 		}
 	} else {
-		n.cfg.Registry = e.Registry
-		// Peers must fetch the new endpoints before they write again.
-		clear(n.sessions)
 		for _, d := range n.sortedDecodes() {
 			n.fencedHandoff(d, f)
 		}

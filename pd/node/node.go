@@ -68,6 +68,9 @@ type Node struct {
 	graves     []pd.HandoffID // oldest first
 	gates      map[pd.HandoffID]string
 	fencing    *fencing
+	// unfenced is how the last fence failed: engines of this node may be gone, so
+	// it takes nothing new until another fence succeeds.
+	unfenced string
 	draining   bool
 	sequence   int64
 	// unclear: a handoff of this boot has ended without knowing whether its
@@ -174,7 +177,7 @@ func (n *Node) admit(f pd.Fence) error {
 		return n.fail(f.Handoff, "admit", pd.CodeDuplicateHandoff, "this handoff was posted before")
 	case n.draining:
 		return n.fail(f.Handoff, "admit", pd.CodeDraining, "the node is shutting down")
-	case len(n.gates) > 0:
+	case n.gated():
 		return n.fail(f.Handoff, "admit", pd.CodeNodeGated, "%s", n.gateReason())
 	case n.active() >= n.cfg.Capacity:
 		return n.fail(f.Handoff, "admit", pd.CodeBusy, "%d requests are active, the limit is %d", n.active(), n.cfg.Capacity)
@@ -262,7 +265,13 @@ func (n *Node) gate(h pd.HandoffID, reason string) {
 	}
 }
 
+// gated says that the node takes nothing new.
+func (n *Node) gated() bool { return len(n.gates) > 0 || n.unfenced != "" }
+
 func (n *Node) gateReason() string {
+	if len(n.gates) == 0 {
+		return n.unfenced
+	}
 	keys := make([]pd.HandoffID, 0, len(n.gates))
 	for h := range n.gates {
 		keys = append(keys, h)
@@ -301,7 +310,7 @@ func (n *Node) Snapshot() Snapshot {
 		s.Gates[h] = r
 	}
 	switch {
-	case len(n.gates) > 0:
+	case n.gated():
 		s.Health, s.Reason = pd.RecoveryRequired, n.gateReason()
 	case n.draining:
 		s.Health, s.Reason = pd.Draining, "the node is shutting down"
