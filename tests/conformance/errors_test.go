@@ -60,6 +60,8 @@ var meanings = map[pd.Code]string{
 	pd.CodeRouteMissing:         "A node of a pair takes generation requests from its router only.",
 	pd.CodeUpstreamInterrupted:  "The node's answer broke off before its end.",
 	pd.CodeNativeLibraryMissing: "The data plane's library was not found; use \"provider\": \"simulator\" to run without it.",
+	pd.CodeFenced:               "The decode node made its data plane anew while the request was on its way. Nothing is in doubt; send it again.",
+	pd.CodeSessionStale:         "The decode node has a new data plane or a new life; prefill opens a new session and goes on.",
 }
 
 // TestErrorsPage generates docs/errors.md.
