@@ -42,7 +42,7 @@ func blocksOf(page, text string) ([]block, error) {
 	var out []block
 	open := ""
 	for i, line := range strings.Split(text, "\n") {
-		switch fence, ok := strings.CutPrefix(line, "```"); {
+		switch fence, ok := strings.CutPrefix(strings.TrimLeft(line, " "), "```"); {
 		case ok && open == "":
 			if open = "other"; strings.TrimSpace(fence) == "sh" {
 				open = "sh"
