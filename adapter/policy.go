@@ -46,12 +46,11 @@ func (w withPolicy) Contract(revision, provider string) pd.Contract {
 	return c
 }
 
-// TailStart is the first token of the rolling pages that move under the tail
-// policy: one window before the last alignment boundary, so that decode can
-// read its window and publish the prompt's last boundary as a prefix. The
-// alignment is at least as long as the window of every rolling group.
-func TailStart(promptTokens, alignment int) int {
-	return max(0, pd.FloorTo(promptTokens, alignment)-alignment)
+// TailStart is the first token of a rolling group that moves under the tail
+// policy: one window before the last boundary of the prompt, so that decode can
+// read its window and find the prompt again at that boundary.
+func TailStart(c *pd.Contract, g pd.CacheGroup, promptTokens int) int {
+	return max(0, pd.FloorTo(promptTokens, c.AlignmentTokens)-g.WindowTokens)
 }
 
 // Moved says which logical pages of each group that can be shared a chunk
@@ -126,13 +125,11 @@ func holdsNoRow(in *Input, g pd.CacheGroup, p pageRange) bool {
 // a ring does not hold is an error, which refuses the pair.
 func rolling(in *Input, g pd.CacheGroup) (pageRange, error) {
 	var p pageRange
-	var must bool
 	switch policy := in.Contract.RollingPolicy; policy {
 	case RollingTail:
-		tail := TailStart(in.PromptTokens, in.Contract.AlignmentTokens)
-		p, must = closed(in, g, max(in.Span.Start, in.TargetHit, tail)), true
+		p = closed(in, g, max(in.Span.Start, in.TargetHit, TailStart(in.Contract, g, in.PromptTokens)))
 	case RollingCheckpoint:
-		p, must = checkpoint(in, g)
+		p = checkpoint(in, g)
 	case RollingAll:
 		// Prefill has nothing older than the window before its own hit.
 		p = closed(in, g, max(in.Span.Start, in.TargetHit, in.SourceHit-g.WindowTokens))
@@ -149,14 +146,12 @@ func rolling(in *Input, g pd.CacheGroup) (pageRange, error) {
 	}
 	oldest := max(oldestInSource(in, g), oldestInTarget(in, g))
 	switch needed := max(p.first, neededPage(in, g)); {
-	case must:
-		return p, fits(in, g, p)
-	case needed < min(oldest, p.end):
+	case needed < oldest:
 		return p, fits(in, g, pageRange{needed, p.end})
 	case p.first >= oldest:
 		return p, nil
 	case in.Contract.RollingPolicy == RollingCheckpoint:
-		return pageRange{p.first, p.first}, nil
+		return pageRange{p.first, p.first}, nil // half a window is of no use
 	}
 	p.first = min(oldest, p.end)
 	return p, nil
@@ -164,20 +159,19 @@ func rolling(in *Input, g pd.CacheGroup) (pageRange, error) {
 
 // checkpoint is the window before the last boundary that this chunk reaches,
 // as far as no earlier chunk reached it; in the final chunk all from there to
-// the end. Windows are as long as the distance of boundaries, so the windows of
-// earlier chunks end at or before the boundary at this chunk's start, and this
-// one begins there or later. must holds for the window before the prompt's last
-// boundary, whichever chunk moves it.
-func checkpoint(in *Input, g pd.CacheGroup) (p pageRange, must bool) {
+// the end. A window is no longer than the distance of boundaries, so the windows
+// of earlier chunks end at or before the boundary at this chunk's start, and
+// this one begins there or later.
+func checkpoint(in *Input, g pd.CacheGroup) pageRange {
 	align := in.Contract.AlignmentTokens
 	reached := pd.FloorTo(in.Span.End, align)
-	low := max(reached-align, pd.FloorTo(in.Span.Start, align), in.TargetHit)
-	p = pageRange{low / g.PageTokens, reached / g.PageTokens}
+	low := max(reached-g.WindowTokens, pd.FloorTo(in.Span.Start, align), in.TargetHit)
+	p := pageRange{low / g.PageTokens, reached / g.PageTokens}
 	if in.Final && in.Span.End > in.TargetHit {
 		p.end = g.Pages(in.Span.End)
 	}
 	p.end = max(p.end, p.first)
-	return p, reached == pd.FloorTo(in.PromptTokens, align)
+	return p
 }
 
 // neededPage is the oldest page of a rolling group that decode needs at the end
@@ -186,7 +180,7 @@ func checkpoint(in *Input, g pd.CacheGroup) (p pageRange, must bool) {
 func neededPage(in *Input, g pd.CacheGroup) int {
 	need := max(0, in.PromptTokens-g.WindowTokens)
 	if in.Contract.RollingPolicy != RollingAll {
-		need = min(need, max(TailStart(in.PromptTokens, in.Contract.AlignmentTokens), in.TargetHit))
+		need = min(need, max(TailStart(in.Contract, g, in.PromptTokens), in.TargetHit))
 	}
 	return need / g.PageTokens
 }
