@@ -71,6 +71,14 @@ func (n *Node) receipt(text string) Receipt {
 	return r
 }
 
+// fenceReason says why peers cannot write here at all, "" if they can.
+func (n *Node) fenceReason() string {
+	if n.fencing != nil && n.fencing.running {
+		return "the data plane is being made anew"
+	}
+	return n.unfenced
+}
+
 // Gates lists why the node takes nothing new, in a fixed order.
 func (n *Node) Gates() []Gate {
 	out := []Gate{}
@@ -87,8 +95,8 @@ func (n *Node) Gates() []Gate {
 		out = append(out, g)
 	}
 	slices.SortFunc(out, func(a, b Gate) int { return compare(a.Handoff, b.Handoff) })
-	if n.unfenced != "" {
-		out = append(out, Gate{Why: n.unfenced})
+	if why := n.fenceReason(); why != "" {
+		out = append(out, Gate{Why: why})
 	}
 	return out
 }
@@ -120,7 +128,7 @@ func (n *Node) fenceOrdered(call CallID) {
 	case !n.cfg.FenceProves:
 		n.emit(Answer{Call: call, Err: n.fail("", "fence", pd.CodeUnsupported, "this data plane does not promise that a fence ends earlier writes")})
 		return
-	case !n.gated():
+	case n.fencing == nil && !n.gated():
 		n.emit(Answer{Call: call, Message: n.receipt("nothing is gated")})
 		return
 	}

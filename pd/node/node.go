@@ -43,6 +43,9 @@ type Config struct {
 type session struct {
 	open     bool
 	registry pd.Registry
+	// doubted: a write did not end as it should, so the peer's data plane may be
+	// another one by now; the next request asks for it again. asked: it does.
+	doubted, asked bool
 }
 
 // tombstone answers for an ended handoff.
@@ -266,11 +269,11 @@ func (n *Node) gate(h pd.HandoffID, reason string) {
 }
 
 // gated says that the node takes nothing new.
-func (n *Node) gated() bool { return len(n.gates) > 0 || n.unfenced != "" }
+func (n *Node) gated() bool { return len(n.gates) > 0 || n.fenceReason() != "" }
 
 func (n *Node) gateReason() string {
 	if len(n.gates) == 0 {
-		return n.unfenced
+		return n.fenceReason()
 	}
 	keys := make([]pd.HandoffID, 0, len(n.gates))
 	for h := range n.gates {

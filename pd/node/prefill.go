@@ -275,6 +275,7 @@ func (n *Node) failUnits(p *prefill, c *chunk, detail string) {
 
 func (n *Node) submitRefused(e SubmitRefused) {
 	if p := n.prefills[e.Handoff]; p != nil {
+		n.doubtSession(p.fence.Decode)
 		n.failUnits(p, p.chunks[e.Chunk], pd.CodeOf(e.Err).String())
 	}
 }
@@ -301,6 +302,9 @@ func (n *Node) chunkSettled(e ChunkSettled) {
 		}
 	}
 	n.emit(r)
+	if r.Code != 0 {
+		n.doubtSession(p.fence.Decode)
+	}
 	n.prefillEvent(p, handoff.Event{Kind: handoff.ChunkSettled, Chunk: e.Chunk, Results: e.Results, SourceFree: e.SourceFree})
 }
 

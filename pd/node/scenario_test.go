@@ -35,6 +35,7 @@ var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
 //	cut | heal                 no call arrives
 //	advance DURATION
 //	drain p|d
+//	hello                      prefill's old hello arrives once more
 //	goodbye                    prefill, idle, says what its writes came to
 //	fence d                    an operator orders the destination fence
 //	dead p|d BOOT              an operator says that p's or d's boot is dead
@@ -181,6 +182,8 @@ func (c *pair) do(words []string) {
 		c.fenceEnds(c.d, err)
 	case "restart":
 		c.restart(words[1])
+	case "hello":
+		c.deliver(c.d, c.p.node.Hello(), func(any, error) {})
 	case "goodbye":
 		c.deliver(c.d, wire.SourceStopped{Peer: c.p.self, Fact: c.p.node.Snapshot().Stopped}, func(any, error) {})
 	case "drain":

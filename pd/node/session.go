@@ -125,8 +125,18 @@ func (n *Node) needSession(p *prefill) {
 	case s == nil:
 		n.sessions[peer] = &session{}
 		n.emit(OpenSession{Peer: peer, Timeout: n.cfg.HandoffTimeout})
-	case s.open:
+	case s.open && !s.doubted:
 		n.prefillEvent(p, handoff.Event{Kind: handoff.SessionOpened})
+	case s.open && !s.asked:
+		s.asked = true
+		n.emit(OpenSession{Peer: peer, Timeout: n.cfg.HandoffTimeout})
+	}
+}
+
+// doubtSession notes that a write to a peer did not end as it should.
+func (n *Node) doubtSession(peer pd.Peer) {
+	if s := n.sessions[peer]; s != nil && s.open {
+		s.doubted = true
 	}
 }
 
@@ -139,6 +149,11 @@ func (n *Node) sessionReturned(e SessionReturned) {
 		err = n.sessionError(e.Answer)
 	}
 	if err != nil {
+		if s := n.sessions[e.Peer]; s != nil && s.open && pd.CodeOf(err).Retryable() {
+			s.asked = false // what runs goes on with what is known
+			n.failWaiting(e.Peer, err)
+			return
+		}
 		n.closeSession(e.Peer, err)
 		return
 	}
@@ -159,13 +174,22 @@ func (n *Node) sessionReturned(e SessionReturned) {
 // closeSession fails what waits for a session; the next request tries again.
 func (n *Node) closeSession(peer pd.Peer, err error) {
 	delete(n.sessions, peer)
+	n.failWaiting(peer, err)
 	for _, p := range n.prefillsOf(peer) {
-		if p.again == reserveWaits {
+		n.stopPrefill(p, err)
+	}
+}
+
+// failWaiting fails the handoffs that can go on only with a new session.
+func (n *Node) failWaiting(peer pd.Peer, err error) {
+	for _, p := range n.prefillsOf(peer) {
+		switch {
+		case p.again == reserveWaits:
 			p.again = reserveSent
 			n.prefillEvent(p, handoff.Event{Kind: handoff.Refused, Err: err})
-			continue
+		case p.machine.State() == handoff.Connecting:
+			n.stopPrefill(p, err)
 		}
-		n.stopPrefill(p, err)
 	}
 }
 
