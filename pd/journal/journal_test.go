@@ -49,15 +49,15 @@ func TestLayout(t *testing.T) {
 	for role, want := range map[Role]Files{
 		Router: {
 			Log: "/l/r/router/r-9619091e.log", Events: "/l/r/router/r-9619091e.events.jsonl", Startup: "/l/r/router/r-9619091e.startup.json",
-			State: "/l/r/router/state", Prefix: "r-9619091e.",
+			State: "/l/r/router/state", Prefix: "r-9619091e.", Admin: "r-9619091e.admin.sock", Lock: "r-9619091e.lock",
 		},
 		RoleOf(pd.Prefill): {
 			Log: "/l/r/p/p-9619091e.log", Events: "/l/r/p/p-9619091e.events.jsonl", Startup: "/l/r/p/p-9619091e.startup.json",
-			State: "/l/r/p/state", Prefix: "p-9619091e.",
+			State: "/l/r/p/state", Prefix: "p-9619091e.", Admin: "p-9619091e.admin.sock", Lock: "p-9619091e.lock",
 		},
 		RoleOf(pd.Decode): {
 			Log: "/l/r/d/d-9619091e.log", Events: "/l/r/d/d-9619091e.events.jsonl", Startup: "/l/r/d/d-9619091e.startup.json",
-			State: "/l/r/d/state", Prefix: "d-9619091e.",
+			State: "/l/r/d/state", Prefix: "d-9619091e.", Admin: "d-9619091e.admin.sock", Lock: "d-9619091e.lock",
 		},
 	} {
 		assert.Equal(t, want, FilesOf("/l", "r", role, "10.1.0.2:8000"))

@@ -69,6 +69,8 @@ var table = map[pd.Code]httpFacts{
 	pd.CodeRouteMissing:         {400, typeInvalid},
 	pd.CodeUpstreamInterrupted:  {502, typeDecode},
 	pd.CodeNativeLibraryMissing: {500, typeServer},
+	pd.CodeFenced:               {503, typeDecode},
+	pd.CodeSessionStale:         {503, typeDecode},
 }
 
 // HTTPStatus is the HTTP status of a code; 500 for one that does not exist.

@@ -51,7 +51,7 @@ func statusOf(code pd.Code) int {
 		return 405
 	case pd.CodeVersionMismatch, pd.CodeStaleBoot, pd.CodeContractMismatch, pd.CodeRegistryMismatch,
 		pd.CodeIdentity, pd.CodeDuplicateHandoff, pd.CodeHandoffTerminal, pd.CodeReplayMismatch,
-		pd.CodeOutOfOrder, pd.CodeIncomplete, pd.CodeUncertain, pd.CodeConflict, pd.CodeCommitted,
+		pd.CodeOutOfOrder, pd.CodeFenced, pd.CodeSessionStale, pd.CodeIncomplete, pd.CodeUncertain, pd.CodeConflict, pd.CodeCommitted,
 		pd.CodeAborted, pd.CodeFrozen, pd.CodeRouteMissing:
 		return 409
 	case pd.CodeBodyTooLarge:
@@ -73,7 +73,7 @@ func definite(code pd.Code) bool {
 	case pd.CodeInvalidRequest, pd.CodeUnsupported, pd.CodeMalformed, pd.CodeInvalidLength,
 		pd.CodeInvalidDigest, pd.CodeInvalidPlan, pd.CodeUnauthorized, pd.CodeNotFound,
 		pd.CodeUnknownKey, pd.CodeMethodNotAllowed, pd.CodeBodyTooLarge, pd.CodeVersionMismatch,
-		pd.CodeStaleBoot, pd.CodeContractMismatch, pd.CodeRegistryMismatch, pd.CodeIdentity,
+		pd.CodeStaleBoot, pd.CodeSessionStale, pd.CodeContractMismatch, pd.CodeRegistryMismatch, pd.CodeIdentity,
 		pd.CodeDuplicateHandoff, pd.CodeHandoffTerminal, pd.CodeReplayMismatch, pd.CodeOutOfOrder,
 		pd.CodeIncomplete, pd.CodeCommitted, pd.CodeBusy, pd.CodeNoPair, pd.CodeDraining,
 		pd.CodeNodeGated, pd.CodeCapacityExhausted, pd.CodeBootstrapExhausted, pd.CodeFrozen,
