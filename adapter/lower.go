@@ -13,7 +13,7 @@ import (
 // sides are joined. An error is CodeInvalidPlan: a component that the contract
 // does not have, or a page or slot outside its arena.
 func Lower(c *pd.Contract, m *pd.Manifest, sourcePages, targetPages map[pd.GroupName]int, sourceSlots, targetSlots int) ([]pd.RankWrite, error) {
-	var segments []pd.Segment
+	segments := make([]pd.Segment, 0, mostSegments(c, m))
 	fail := func(format string, args ...any) error {
 		return &pd.Error{
 			Op: fmt.Sprintf("lower chunk %d", m.Chunk), Code: pd.CodeInvalidPlan,
@@ -57,6 +57,22 @@ func Lower(c *pd.Contract, m *pd.Manifest, sourcePages, targetPages map[pd.Group
 		writes[i] = pd.RankWrite{Pair: pair, Segments: segments}
 	}
 	return writes, nil
+}
+
+// mostSegments is how many segments a manifest has if nothing can be joined.
+func mostSegments(c *pd.Contract, m *pd.Manifest) int {
+	n := 1
+	for i := range c.Components {
+		comp := &c.Components[i]
+		copies := 0
+		for k := range m.Copies {
+			if m.Copies[k].Component == comp.ID {
+				copies++
+			}
+		}
+		n += copies * len(comp.Layers)
+	}
+	return n
 }
 
 // continues says whether b begins where a ends, on both sides. A copy without
