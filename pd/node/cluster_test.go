@@ -74,9 +74,9 @@ func newPair(t *testing.T, options map[string]int) *pair {
 		return otherwise
 	}
 	make := func(name string, boot int) *side {
-		role, tp, sequences := pd.Prefill, option("tp_p", 4), option("slots", 4)
+		role, tp, sequences, tokens := pd.Prefill, option("tp_p", 4), option("slots", 4), option("pool", 1024)
 		if name == "d" {
-			role, tp = pd.Decode, option("tp_d", 4)
+			role, tp, sequences, tokens = pd.Decode, option("tp_d", 4), option("slots_d", sequences), option("pool_d", tokens)
 		}
 		s := &side{
 			name: name, role: role, self: pd.Peer{Node: pd.NodeID("node-" + name), Boot: pd.BootID(fmt.Sprintf("%s%030d", map[string]string{"p": "aa", "d": "dd"}[name], boot))},
@@ -84,7 +84,7 @@ func newPair(t *testing.T, options map[string]int) *pair {
 			facts: map[pd.HandoffID][]pd.Settlement{}, sealing: map[pd.HandoffID]bool{},
 		}
 		topology := pd.Topology{Ranks: 4, TP: tp}
-		layout := adapter.LayoutFor(&contract, adapter.Sizing{Topology: topology, PoolTokens: option("pool", 1024), StepTokens: stepTokens, Sequences: sequences})
+		layout := adapter.LayoutFor(&contract, adapter.Sizing{Topology: topology, PoolTokens: tokens, StepTokens: stepTokens, Sequences: sequences})
 		pool := map[pd.GroupName]int{}
 		for _, g := range contract.Groups {
 			pool[g.Name] = layout.PoolPages(g.Name)

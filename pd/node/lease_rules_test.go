@@ -72,7 +72,7 @@ func TestRefusedReservationChangesNoCount(t *testing.T) {
 	require.Equal(t, before, usage(c.d))
 }
 
-// Behaviours 51 and 52.
+// Behaviours 40, 51 and 52.
 func TestCommitMayBeRepeatedAfterTheEnd(t *testing.T) {
 	c := newPair(t, nil)
 	c.play("post d 1", "post p 1")
@@ -120,7 +120,7 @@ func TestPublishedIsWhatArrived(t *testing.T) {
 	require.Contains(t, c.play("post d 4", "post p 4 prompt=700", "finish 4"), "hit=640", "the next turn of a talk")
 }
 
-// Behaviour 18: handoffs share a session and nothing else.
+// Behaviours 18 and 79: handoffs share a session and nothing else.
 func TestTwoHandoffsOverOneSession(t *testing.T) {
 	c := newPair(t, map[string]int{"pool": 4096})
 	out := c.play("hold compute", "post d 1", "post p 1 prompt=200", "post p 2 prompt=300", "post d 2",

@@ -74,8 +74,8 @@ type Node struct {
 	// unfenced is how the last fence failed: engines of this node may be gone, so
 	// it takes nothing new until another fence succeeds.
 	unfenced string
-	draining   bool
-	sequence   int64
+	draining bool
+	sequence int64
 	// unclear: a handoff of this boot has ended without knowing whether its
 	// writes did; no word about all of them may say that they have.
 	unclear bool

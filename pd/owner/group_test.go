@@ -15,6 +15,7 @@ import (
 	"github.com/hw-native-sys/pypto-pd/pd/transfer/simulator"
 )
 
+// Behaviour 102.
 func TestOpenRegistersEveryRegionOfEveryRank(t *testing.T) {
 	s := newSide(t, sideOptions{topology: pd.Topology{Ranks: 4, TP: 2}})
 	r := s.Registry()
@@ -133,6 +134,8 @@ func mod(source pd.Topology, from pd.Partition, target pd.Topology, to pd.Partit
 
 // TestWritesAreExactBetweenTopologies writes random pages of several handoffs
 // at once and compares every byte of every target rank.
+//
+// Behaviours 61 and 62.
 func TestWritesAreExactBetweenTopologies(t *testing.T) {
 	for _, c := range []struct {
 		name           string

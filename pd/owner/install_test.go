@@ -8,6 +8,7 @@ import (
 	"github.com/hw-native-sys/pypto-pd/pd"
 )
 
+// Behaviours 17 and 93.
 func TestInstallChecksTheRegistry(t *testing.T) {
 	from := newSide(t, sideOptions{})
 	to := newSide(t, sideOptions{name: "d0", topology: pd.Topology{Ranks: 2, TP: 1}})
@@ -45,6 +46,7 @@ func TestInstallChecksTheRegistry(t *testing.T) {
 	from.knows(to) // again is fine
 }
 
+// Behaviour 66.
 func TestRegistryOfOneBootIsFixed(t *testing.T) {
 	from, to := newSide(t, sideOptions{}), newSide(t, sideOptions{name: "d0"})
 	from.knows(to)
@@ -98,6 +100,8 @@ func TestFencedPeerIsInstalledAnew(t *testing.T) {
 
 // TestNewBootDropsWhatWasNotPosted: the old process answers nothing, the window
 // is full; the new one's registry ends what waits, without a byte for either.
+//
+// Behaviour 99.
 func TestNewBootDropsWhatWasNotPosted(t *testing.T) {
 	const pages = 4 * pd.MaxOutstandingTasks
 	o := sideOptions{pages: map[pd.GroupName]int{"kv": pages, "win": 1}, provider: simulated(t, deaf())}

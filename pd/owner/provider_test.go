@@ -34,6 +34,7 @@ func (e tongueEngine) Poll(dst []transfer.Verdict) []transfer.Verdict {
 	return dst
 }
 
+// Behaviours 96 and 110.
 func TestVerdictsAreReadWithCare(t *testing.T) {
 	as := func(s pd.Settlement, free bool) func(v transfer.Verdict) []transfer.Verdict {
 		return func(v transfer.Verdict) []transfer.Verdict {

@@ -13,6 +13,7 @@ import (
 	"github.com/hw-native-sys/pypto-pd/pd/transfer/simulator"
 )
 
+// Behaviours 64, 65, 97 and 101.
 func TestBadChunksWriteNothingOnAnyRank(t *testing.T) {
 	from := newSide(t, sideOptions{topology: pd.Topology{Ranks: 2, TP: 2}})
 	to := newSide(t, sideOptions{name: "d0", topology: pd.Topology{Ranks: 2, TP: 2}})
@@ -68,6 +69,7 @@ func TestBadChunksWriteNothingOnAnyRank(t *testing.T) {
 	require.Len(t, from.chunks, 1, "a refused chunk has no event")
 }
 
+// Behaviour 73.
 func TestAttemptsAreMadeOnce(t *testing.T) {
 	from, to := newSide(t, sideOptions{}), newSide(t, sideOptions{name: "d0"})
 	from.knows(to)
@@ -81,6 +83,8 @@ func TestAttemptsAreMadeOnce(t *testing.T) {
 
 // TestOneOfManyEqualSubmitsIsAccepted: the check of a long chunk runs unlocked,
 // so equal chunks pass it at the same time.
+//
+// Behaviours 63 and 100.
 func TestOneOfManyEqualSubmitsIsAccepted(t *testing.T) {
 	from, to := newSide(t, sideOptions{}), newSide(t, sideOptions{name: "d0"})
 	from.knows(to)
@@ -170,6 +174,7 @@ func TestLaterSubmitFails(t *testing.T) {
 	require.Equal(t, int64(1), p.AppliedFaults()[simulator.SubmitFailed], "no second attempt")
 }
 
+// Behaviour 62.
 func TestFactsFollowTheWorstUnit(t *testing.T) {
 	for kind, want := range map[string]struct {
 		settlement pd.Settlement
@@ -217,6 +222,7 @@ func TestVerdictThatNeverComesIsUncertain(t *testing.T) {
 	require.Equal(t, pd.Unknown, from.stopped(w.Handoff))
 }
 
+// Behaviour 98.
 func TestSealOfNothing(t *testing.T) {
 	from, to := newSide(t, sideOptions{}), newSide(t, sideOptions{name: "d0"})
 	from.knows(to)
@@ -302,6 +308,7 @@ func TestForget(t *testing.T) {
 	require.Empty(t, from.stops)
 }
 
+// Behaviour 98.
 func TestRecordIsBounded(t *testing.T) {
 	from, to := newSide(t, sideOptions{}), newSide(t, sideOptions{name: "d0"})
 	from.knows(to)

@@ -146,6 +146,7 @@ func (n *decodeNode) reserve(ctx context.Context, i int) (wire.Reserved, error) 
 	})
 }
 
+// Behaviours 71 and 169.
 func TestPostWaitsForItsReservation(t *testing.T) {
 	n := newDecodeNode(t)
 	accepted := make(chan engine.Stream, 1)
@@ -172,6 +173,8 @@ func TestPostWaitsForItsReservation(t *testing.T) {
 
 // A caller that leaves ends its own waiting; what it started is retired by the
 // loop.
+//
+// Behaviour 135.
 func TestLeavingCallerOwnsNothing(t *testing.T) {
 	n := newDecodeNode(t)
 	ctx, cancel := context.WithCancelCause(t.Context())

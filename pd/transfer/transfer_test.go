@@ -10,6 +10,7 @@ import (
 	"github.com/hw-native-sys/pypto-pd/pd"
 )
 
+// Behaviour 92.
 func TestIdentityRowRoundTrips(t *testing.T) {
 	want := Identity{Boot: pd.NewBootID(), Rank: 15, Epoch: 1<<40 + 3}
 	row := want.Row()
@@ -34,6 +35,7 @@ func TestIdentityRowRefusesWhatIsNoRow(t *testing.T) {
 	}
 }
 
+// Behaviour 101.
 func TestCheckSegments(t *testing.T) {
 	source := Extents{"a": 1024, "b": 256, "only_source": 64}
 	target := Extents{"a": 512, "b": 256, "only_target": 64}

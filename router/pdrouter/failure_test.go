@@ -24,6 +24,8 @@ import (
 const interrupted = `"code":"upstream_interrupted"}}` + "\n\n" + doneEvent
 
 // Case B02: the failure of one leg ends the other at once.
+//
+// Behaviours 136 and 137.
 func TestPrefillFailureReachesTheClientAndEndsDecode(t *testing.T) {
 	for name, c := range map[string]struct {
 		post   edge.Handler
@@ -112,6 +114,8 @@ func TestDecodeRefusalReachesTheClientAndEndsPrefill(t *testing.T) {
 }
 
 // Cases B03 and B14: both nodes learn of a hang-up whenever it happens.
+//
+// Behaviours 134 and 135.
 func TestClientThatLeavesAbortsBothSides(t *testing.T) {
 	silentStream := func(c *edge.Call) {
 		c.Stream(200, openai.TypeEvents, func(w *edge.StreamWriter) error {
@@ -185,6 +189,8 @@ func TestClientMayLeaveOnceItHasItsAnswer(t *testing.T) {
 }
 
 // Cases B06 and B29.
+//
+// Behaviours 132 and 133.
 func TestBrokenDecodeStreamEndsWithAnErrorEvent(t *testing.T) {
 	s := newStand(t, settings{before: func(s *stand) {
 		s.decodes[0].post = func(c *edge.Call) {
@@ -261,6 +267,7 @@ func TestPrefillThatFailsLateMattersOnlyWhileDecodeWaitsForIt(t *testing.T) {
 	}
 }
 
+// Behaviour 138.
 func TestUnconfirmedSlotsAreAskedForUntilAnAnswer(t *testing.T) {
 	s := newStand(t, settings{capacity: 1, before: func(s *stand) {
 		s.prefills[0].post = hangs

@@ -52,6 +52,10 @@ func run(ctx context.Context, s settings, entry *pdEntry, env []string, stdout, 
 	if err != nil {
 		return err
 	}
+	if s.steps, err = openStepMetrics(program.Env(env, stepMetricsDir)); err != nil {
+		shutdown(l, 0)
+		return err
+	}
 	var n server
 	if entry == nil {
 		n, err = newReplica(s, s.Logger(stderr))
@@ -60,9 +64,9 @@ func run(ctx context.Context, s settings, entry *pdEntry, env []string, stdout, 
 	}
 	if err != nil {
 		shutdown(l, 0)
-		return err
+		return errors.Join(err, s.steps.close())
 	}
-	return serveNode(ctx, s, n, l, env, stdout)
+	return errors.Join(serveNode(ctx, s, n, l, env, stdout), s.steps.close())
 }
 
 // server is a node of any role, assembled and bound, not yet serving.

@@ -82,6 +82,7 @@ type settings struct {
 	maxNew      int
 	revision    string
 	adapter     adapter.Adapter
+	steps       *stepMetrics
 }
 
 // check reports every defect of the flags at once.

@@ -33,7 +33,7 @@ func newEngine(s settings, c *pd.Contract, digest string, l adapter.Layout, memo
 		Contract: c, Adapter: s.adapter, ContractDigest: digest, PrefixCaching: s.PrefixCaching, Layout: l, Memory: memory, MaxTokens: s.MaxModelLen,
 		BatchTokens: s.MaxBatchedTokens, ChunkTokens: s.chunkTokens,
 		Sequences: s.MaxNumSeqs, Queued: queuedPerSequence * s.MaxNumSeqs,
-		PrefillRate: s.SimPrefillRate, DecodeRate: s.SimDecodeRate,
+		PrefillRate: s.SimPrefillRate, DecodeRate: s.SimDecodeRate, DecodeBatch: s.steps.hook(),
 	})
 }
 

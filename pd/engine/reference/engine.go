@@ -36,6 +36,22 @@ type Config struct {
 	// PrefillRate is the imitated speed in prompt tokens per second, DecodeRate
 	// in steps per second; 0 is as fast as the machine.
 	PrefillRate, DecodeRate float64
+	// DecodeBatch, if set, is told of every decode batch, from the step loop; it
+	// must not block. Prompts and outputs are not part of it.
+	DecodeBatch func(DecodeBatch)
+}
+
+// DecodeBatch is one decode step of all requests that took part.
+type DecodeBatch struct {
+	Step int64
+	// Began and Ended bound the step from dispatch to the use of its results,
+	// the preparation inside the engine included.
+	Began, Ended time.Time
+	// MixedPrefill says that the same step computed prompts.
+	MixedPrefill bool
+	// Accepted holds the raw count of accepted tokens of each request, the bonus
+	// token included, before any output limit cut them.
+	Accepted []int
 }
 
 // Stats are counters since the start.
@@ -90,7 +106,9 @@ type Engine struct {
 	// owned by the step loop
 	requests []*request // in order of arrival
 	events   engine.Events
-	next     batch // chosen by Begin, computed by End
+	// now is the clock of a real run; nil where the caller's time counts.
+	now  func() time.Time
+	next batch // chosen by Begin, computed by End
 
 	// guarded by mu
 	mu     sync.Mutex
@@ -233,6 +251,7 @@ func (e *Engine) remove(r *request) {
 // without a role. What still runs then is failed.
 func (e *Engine) Run(ctx context.Context, events engine.Events) {
 	e.Attach(events)
+	e.now = time.Now
 	for {
 		takes, ok := e.Begin()
 		if ctx.Err() != nil {
@@ -281,14 +300,28 @@ func (e *Engine) Begin() (takes time.Duration, ok bool) {
 func (e *Engine) End(began, ended time.Time) {
 	b := e.next
 	e.next = batch{}
-	e.steps.Add(1)
-	for _, w := range b.prompts {
-		e.prefill(w, began, ended)
-	}
-	for _, r := range b.decodes {
-		if err := e.verify(r); err != nil {
-			e.fail(r, err)
+	step := e.steps.Add(1)
+	end := func() time.Time {
+		if e.now != nil {
+			return e.now() // what was computed here took its time, too
 		}
+		return ended
+	}
+	for _, w := range b.prompts {
+		e.prefill(w, began, end)
+	}
+	var accepted []int
+	for _, r := range b.decodes {
+		n, err := e.verify(r)
+		switch {
+		case err != nil:
+			e.fail(r, err)
+		case n > 0:
+			accepted = append(accepted, n)
+		}
+	}
+	if e.cfg.DecodeBatch != nil && len(accepted) > 0 {
+		e.cfg.DecodeBatch(DecodeBatch{Step: step, Began: began, Ended: end(), MixedPrefill: len(b.prompts) > 0, Accepted: accepted})
 	}
 }
 

@@ -133,7 +133,7 @@ func (e *Engine) grow(r *request, tokens int) bool {
 
 // prefill computes one chunk of one prompt: its rows, its part of the hidden
 // window and, at the end, the first token.
-func (e *Engine) prefill(w chunkWork, began, ended time.Time) {
+func (e *Engine) prefill(w chunkWork, began time.Time, end func() time.Time) {
 	r, prompt := w.r, w.r.cont.PromptTokens
 	r.keys = r.keys.extend(prompt[w.span.Start:w.span.End])
 	e.store.write(r.partition, r.tables, r.keys, w.span)
@@ -164,29 +164,29 @@ func (e *Engine) prefill(w chunkWork, began, ended time.Time) {
 	}
 	e.events.ChunkComputed(engine.ChunkComputed{
 		Handoff: r.id, Partition: r.partition, Chunk: r.chunk - 1, Span: w.span, Final: final, HitTokens: r.cached,
-		BootstrapSlot: r.slot, FirstToken: first, Began: began, Ended: ended,
+		BootstrapSlot: r.slot, FirstToken: first, Began: began, Ended: end(),
 	})
 }
 
-// verify runs one step of a generation. The first one is the drafter's
-// bootstrap; it yields no token.
-func (e *Engine) verify(r *request) error {
+// verify runs one step of a generation and says how many tokens it accepted.
+// The first step is the drafter's bootstrap; it yields no token.
+func (e *Engine) verify(r *request) (int, error) {
 	if r.phase == starting {
 		seen, err := e.store.digest(r.partition, r.tables, r.computed)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		hidden, err := e.store.bootstrap(r.partition, r.slot, r.computed)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		r.chain, r.phase = begin(r.pending, seen, hidden), decoding
-		return nil
+		return 0, nil
 	}
 	e.append(r, r.pending)
 	seen, err := e.store.digest(r.partition, r.tables, r.computed)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	r.chain = r.chain.next(seen[:])
 	n := r.chain.accepted()
@@ -201,7 +201,7 @@ func (e *Engine) verify(r *request) error {
 	e.verifySteps.Add(1)
 	e.acceptedTokens.Add(int64(n))
 	e.say(r, tokens)
-	return nil
+	return n, nil
 }
 
 // append computes the cache rows of one token.

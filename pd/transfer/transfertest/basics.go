@@ -39,6 +39,7 @@ type shifted struct{ transfer.Memory }
 
 func (s shifted) Base() uintptr { return s.Memory.Base() + 8 }
 
+// Behaviour 180: a region that comes after the freeze is refused.
 func testRegistration(t *testing.T, h Harness) {
 	n := open(t, h, h.Provider, 0, attemptTimeout)
 	other := frozen(t, h, h.Provider, 1)
