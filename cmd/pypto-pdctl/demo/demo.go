@@ -213,7 +213,7 @@ func chat(ctx context.Context, f Flags, url string, stdout io.Writer) (id string
 	return r.Header.Get("X-Request-Id"), nil
 }
 
-// pathOf is a program of this project beside this one, else one of PATH.
+// pathOf is a program of this project, which stands beside this one.
 func pathOf(program string) (string, error) {
 	if self, err := os.Executable(); err == nil {
 		if path := filepath.Join(filepath.Dir(self), program); isFile(path) {
