@@ -35,7 +35,8 @@ func TestEveryKindOfRequestIsAnsweredAsByOneProcess(t *testing.T) {
 		{"chat with turns", cluster.Completion{Max: 40, Chat: true, Fields: fields("messages", []map[string]any{
 			{"role": "system", "content": "Be short."},
 			{"role": "user", "content": []map[string]string{{"type": "text", "text": "Räume, 房间"}, {"type": "text", "text": "?"}}},
-			{"role": "assistant", "content": "Many."}, {"role": "user", "content": strings.Repeat("How many? ", 40)},
+			{"role": "assistant", "content": "Many."},
+			{"role": "user", "content": strings.Repeat("How many? ", 40)},
 		})}, "length"},
 		{"one token", cluster.Completion{Prompt: "one", Max: 1}, "length"},
 		{"stop string", cluster.Completion{Prompt: "stop", Max: 400, Fields: fields("stop", []string{" the", " of"})}, "stop"},

@@ -91,6 +91,9 @@ func freshPorts(t *testing.T, script string) string {
 	})
 }
 
+// takeJobsAlong ends the jobs of a session that is told to end.
+const takeJobsAlong = "trap 'trap - TERM; kill 0' TERM\n"
+
 // stopJobs ends what a page has left running, the last first.
 const stopJobs = `
 status=0
@@ -220,7 +223,10 @@ func TestCommandsOfTheDocumentsWork(t *testing.T) {
 
 func bash(t *testing.T, dir, script string) *cluster.Process {
 	t.Helper()
-	return cluster.Spawn(t, cluster.Command{Label: "bash", Program: "bash", Args: []string{"-euo", "pipefail", "-c", script}, Dir: dir})
+	t.Helper()
+	return cluster.Spawn(t, cluster.Command{
+		Label: "bash", Program: "bash", Args: []string{"-euo", "pipefail", "-c", takeJobsAlong + script}, Dir: dir, Orphaned: syscall.SIGTERM,
+	})
 }
 
 // The extractor sees what it should, so that no command is left out silently.

@@ -2,8 +2,12 @@ package e2e
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/hw-native-sys/pypto-pd/pd/journal"
@@ -85,4 +89,72 @@ func TestReusedPrefixesChangeNoText(t *testing.T) {
 			require.Zero(t, cached)
 		})
 	}
+}
+
+// Small caches, shared prefixes, clients that leave: pages are reused and given
+// away all the time, and every text that is answered is exact.
+func TestTextsStayExactWhilePrefixesAreEvicted(t *testing.T) {
+	t.Parallel()
+	combined := cluster.SharedCombined(t)
+	pair := cluster.Start(t, cluster.Options{
+		Prefills: 2, Decodes: 2, PLayout: "dp2tp2", DLayout: "dp4tp1",
+		PrefillFlags: []string{"--sim-pool-tokens", "4096"}, DecodeFlags: []string{"--sim-pool-tokens", "3072"},
+	})
+	const workers, each = 6, 30
+	var all sync.WaitGroup
+	var answered, tokens atomic.Int64
+	for w := range workers {
+		rng := rand.New(rand.NewPCG(1, uint64(w)))
+		type job struct {
+			q    cluster.Completion
+			want string
+			stay bool
+		}
+		var jobs []job
+		for range each {
+			// Four trunks that branch at a few places.
+			prompt := cluster.Prompt(fmt.Sprint("trunk ", rng.IntN(4), " "), 128*(1+rng.IntN(8))+rng.IntN(3))
+			prompt += cluster.Prompt(fmt.Sprint("branch ", rng.IntN(5), " "), rng.IntN(300))
+			q := cluster.Completion{Prompt: prompt, Max: 1 + rng.IntN(40), Stream: rng.IntN(2) == 0}
+			jobs = append(jobs, job{q, combined.Text(t, q), rng.IntN(4) > 0})
+		}
+		all.Go(func() {
+			for _, j := range jobs {
+				if !j.stay {
+					leave(pair.URL, j.q, rng.IntN(12))
+					continue
+				}
+				a, err := cluster.Complete(t.Context(), pair.URL, j.q)
+				switch {
+				case !assert.NoError(t, err):
+					return
+				case a.Status == 503:
+					// Full for the moment is an answer.
+				case assert.NoError(t, a.Check(j.q)) && assert.Equal(t, j.want, a.Text, "%d tokens", len(j.q.Prompt)):
+					answered.Add(1)
+					tokens.Add(int64(len(j.q.Prompt)))
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.Greater(t, answered.Load(), int64(workers*each/3))
+	pair.AssertIdle(t)
+	computed := 0.0
+	for _, n := range pair.Prefill {
+		m, err := cluster.Metrics(n.URL())
+		require.NoError(t, err)
+		computed += m.Sum("pypto_pd_computed_prompt_tokens_total", "", "")
+	}
+	require.Less(t, computed, float64(tokens.Load()), "no prefix was used")
+}
+
+// leave sends a request and leaves after some lines of its answer.
+func leave(url string, q cluster.Completion, lines int) {
+	c, err := cluster.Connect(url, q)
+	if err != nil {
+		return
+	}
+	c.Wait(lines)
+	c.Reset()
 }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -19,21 +20,31 @@ type Connection struct {
 // test, if not before.
 func Dial(t testing.TB, url string, q Completion) *Connection {
 	t.Helper()
+	c, err := Connect(url, q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// Connect is Dial without a test; the caller closes the connection. The server
+// closes it after its answer.
+func Connect(url string, q Completion) (*Connection, error) {
 	nc, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	c := &Connection{tcp: nc.(*net.TCPConn), in: bufio.NewReader(nc)}
-	t.Cleanup(c.Close)
-	if err := c.tcp.SetDeadline(time.Now().Add(Patience)); err != nil {
-		t.Fatal(err)
+	if err := nc.SetDeadline(time.Now().Add(Patience)); err != nil {
+		return nil, errors.Join(err, nc.Close())
 	}
 	body := q.Body()
-	_, err = fmt.Fprintf(nc, "POST %s HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", q.Path(), len(body), body)
+	_, err = fmt.Fprintf(nc, "POST %s HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", q.Path(), len(body), body)
 	if err != nil {
-		t.Fatal(err)
+		return nil, errors.Join(err, nc.Close())
 	}
-	return c
+	return c, nil
 }
 
 // Line reads lines until one that begins so.

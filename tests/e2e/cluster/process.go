@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -35,9 +36,9 @@ func newLauncher() *launcher {
 	return l
 }
 
-// start starts a command that ends with this process.
-func (l *launcher) start(c *exec.Cmd) error {
-	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+// start starts a command that gets a signal when this process ends.
+func (l *launcher) start(c *exec.Cmd, orphaned syscall.Signal) error {
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: orphaned}
 	started := make(chan error)
 	l.orders <- func() { started <- c.Start() }
 	return <-started
@@ -69,6 +70,9 @@ type Command struct {
 	Dir string
 	// Env is added to this process's environment.
 	Env []string
+	// Orphaned is the signal that it gets should this process die without having
+	// ended it; 0 is SIGKILL.
+	Orphaned syscall.Signal
 }
 
 // Spawn starts a program and ends its whole group with the test. When the test
@@ -119,7 +123,7 @@ func spawn(bin, logs string, c Command) (*Process, error) {
 	run.mu.Lock()
 	l := run.launcher
 	run.mu.Unlock()
-	if err := l.start(p.command); err != nil {
+	if err := l.start(p.command, cmp.Or(c.Orphaned, syscall.SIGKILL)); err != nil {
 		return nil, fmt.Errorf("start %s: %w", c.Label, err)
 	}
 	go func() {
