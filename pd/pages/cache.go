@@ -121,9 +121,10 @@ func (a *Allocator) Publish(h pd.HandoffID, known map[pd.GroupName][]pd.Span) {
 	}
 }
 
-// PublishComputed makes everything findable that an engine has computed up to a
-// position: full pages, the pages of rolling groups that are still in their
-// ring, and the states at the last boundary.
+// PublishComputed makes everything findable that an engine has computed between
+// the end of its hit and a position: full pages, the pages of rolling groups that
+// are still in their ring, and the states at the last boundary. A ring has slots
+// for pages before the window of the hit, too; nothing was ever written there.
 func (a *Allocator) PublishComputed(h pd.HandoffID, computed int) {
 	o := a.mustOwner("publish", h)
 	if o.prefix == nil {
@@ -133,7 +134,7 @@ func (a *Allocator) PublishComputed(h pd.HandoffID, computed int) {
 	for _, g := range a.cfg.Groups {
 		switch {
 		case g.Kind != pd.FinalOnly:
-			a.publishSpan(o, g, 0, pd.Span{Start: 0, End: computed / g.PageTokens})
+			a.publishSpan(o, g, 0, pd.Span{Start: o.hit / g.PageTokens, End: computed / g.PageTokens})
 		case boundary > 0:
 			a.publishSpan(o, g, boundary, pd.Span{Start: max(0, boundary-g.WindowTokens) / g.PageTokens, End: boundary / g.PageTokens})
 		}

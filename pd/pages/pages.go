@@ -60,8 +60,9 @@ type pool struct {
 type owner struct {
 	partition pd.Partition
 	tables    Tables
-	// tokens is how many positions the tables hold.
-	tokens int
+	// tokens is how many positions the tables hold, hit how many of them came from
+	// the cache.
+	tokens, hit int
 	slot   int
 	prefix pd.PrefixHashes
 	// shared marks table slots whose page came from the cache.
@@ -212,7 +213,7 @@ func (a *Allocator) resident(g pd.CacheGroup, tokens, l int) bool {
 
 func (a *Allocator) take(p pd.Partition, d Demand, h hit) Grant {
 	o := &owner{
-		partition: p, tables: Tables{}, tokens: max(d.Tokens, h.tokens), prefix: d.Prefix,
+		partition: p, tables: Tables{}, tokens: max(d.Tokens, h.tokens), hit: h.tokens, prefix: d.Prefix,
 		shared: map[pd.GroupName]map[int]bool{}, published: map[pd.GroupName]int{}, receiving: map[pd.GroupName]int{},
 	}
 	shared := map[pd.GroupName][]pd.Page{}
