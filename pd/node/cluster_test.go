@@ -31,10 +31,12 @@ type side struct {
 	posts map[string]node.PostID
 
 	registry pd.Registry
-	prompts  map[pd.HandoffID]*prompt
-	writes   map[pd.HandoffID]map[pd.ChunkID]node.Submit
-	facts    map[pd.HandoffID][]pd.Settlement
-	sealing  map[pd.HandoffID]bool
+	// installed is the epoch of the peer's registry that the owners know.
+	installed pd.Epoch
+	prompts   map[pd.HandoffID]*prompt
+	writes    map[pd.HandoffID]map[pd.ChunkID]node.Submit
+	facts     map[pd.HandoffID][]pd.Settlement
+	sealing   map[pd.HandoffID]bool
 }
 
 type prompt struct {
@@ -55,6 +57,8 @@ type pair struct {
 	post  node.PostID
 
 	holdWrites, holdCompute, holdFence bool
+	holdSessions, holdAcks             bool
+	heldSessions, heldAcks             []func()
 	lost                               map[string]bool // "chunk", "reserve", …: the call never arrives
 	cut                                bool            // no call arrives
 	boots                              int
@@ -174,15 +178,12 @@ func (c *pair) execute(s *side, eff node.Effect) {
 		c.printf("%s", line)
 	case node.OpenSession:
 		c.printf("%s session -> %s", s.name, c.other(s).name)
-		hello := s.node.Hello()
-		c.deliver(c.other(s), hello, func(a any, err error) {
-			if err != nil {
-				c.step(s, node.SessionReturned{Peer: e.Peer, Err: err})
-				return
-			}
-			answer := a.(wire.Session)
-			c.step(s, node.SessionReturned{Peer: e.Peer, Answer: &answer})
-		})
+		send := func() { c.openSession(s, e.Peer) }
+		if c.holdSessions {
+			c.heldSessions = append(c.heldSessions, send)
+		} else {
+			send()
+		}
 	case node.Call:
 		c.printf("%s %v %s -> %s", s.name, e.Op, short(e.Handoff), c.other(s).name)
 		if c.cut || c.lost[e.Op.String()] {
@@ -204,6 +205,10 @@ func (c *pair) execute(s *side, eff node.Effect) {
 		c.printf("%s answer %s", s.name, describe(e))
 		if reply := c.calls[e.Call]; reply != nil {
 			delete(c.calls, e.Call)
+			if _, ack := e.Message.(wire.ChunkAck); ack && c.holdAcks {
+				c.heldAcks = append(c.heldAcks, func() { reply(e.Message, e.Err) })
+				break
+			}
 			c.later(func() { reply(e.Message, e.Err) })
 		}
 	case node.AcceptPost:
@@ -212,6 +217,7 @@ func (c *pair) execute(s *side, eff node.Effect) {
 		c.printf("%s end post %s %s", s.name, short(e.Handoff), outcome(e.Err))
 	case node.InstallPeer:
 		c.printf("%s install %s", s.name, e.Peer.Node)
+		s.installed = e.Registry.Epoch()
 	case node.StartPrefill:
 		c.printf("%s start prefill %s", s.name, short(e.Handoff))
 		c.later(func() { c.startPrefill(s, e) })
@@ -233,6 +239,13 @@ func (c *pair) execute(s *side, eff node.Effect) {
 			segments += len(w.Segments)
 		}
 		c.printf("%s submit %s chunk=%d pairs=%d segments=%d", s.name, short(e.Handoff), e.Chunk, len(e.Writes), segments)
+		if e.RegistryEpoch != s.installed {
+			c.printf("%s owners refuse %s chunk=%d", s.name, short(e.Handoff), e.Chunk)
+			c.later(func() {
+				c.step(s, node.SubmitRefused{Handoff: e.Handoff, Chunk: e.Chunk, Err: pd.Errorf(pd.CodeStaleBoot, "submit", "the peer was fenced")})
+			})
+			return
+		}
 		if s.writes[e.Handoff] == nil {
 			s.writes[e.Handoff] = map[pd.ChunkID]node.Submit{}
 		}
@@ -264,6 +277,17 @@ func (c *pair) execute(s *side, eff node.Effect) {
 	default:
 		c.t.Fatalf("effect %T", eff)
 	}
+}
+
+func (c *pair) openSession(s *side, peer pd.Peer) {
+	c.deliver(c.other(s), s.node.Hello(), func(a any, err error) {
+		if err != nil {
+			c.step(s, node.SessionReturned{Peer: peer, Err: err})
+			return
+		}
+		answer := a.(wire.Session)
+		c.step(s, node.SessionReturned{Peer: peer, Answer: &answer})
+	})
 }
 
 // fenceEnds answers a fence: every rank has a new engine, or none.

@@ -192,7 +192,9 @@ func (n *Node) factReturned(d *decode, e Returned) {
 		}
 	case !ok:
 		n.askLater(d, min(max(2*d.ask, pd.FactAskFirst), pd.FactAskMost))
-	case waiting && (status.State == "Aborted" || status.State == "Quarantined"):
+	case waiting && (status.Fact != 0 || status.State == "Aborted" || status.State == "Quarantined"):
+		// A fact holds from when prefill's owners are sealed, also while prefill
+		// itself is still at its end.
 		n.peerStopped(d, status.Fact, status.Why)
 		if n.decodes[d.fence.Handoff] == d && d.machine.State() != handoff.DecodeQuarantined {
 			n.stopDecode(d, n.fail(d.fence.Handoff, "status", pd.CodeAborted, "prefill gave the handoff up: %s", status.Why))

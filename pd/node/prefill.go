@@ -19,6 +19,9 @@ type chunk struct {
 	snapshot lease.Snapshot
 	manifest pd.Manifest
 	hash     string
+	// epoch is that of the registry for which the chunk was planned. Decode may
+	// be fenced, and have given the pages away, before its answer is here.
+	epoch pd.Epoch
 	// pinned until the source is free; submitted once the owners have it.
 	pinned, submitted bool
 }
@@ -204,7 +207,7 @@ func (n *Node) chunkComputed(e ChunkComputed) {
 
 // sendChunk plans a chunk and offers it to decode.
 func (n *Node) sendChunk(p *prefill, c *chunk) {
-	peer := n.sessions[p.fence.Decode]
+	peer := n.openTo(p.fence.Decode)
 	if peer == nil {
 		n.prefillEvent(p, handoff.Event{Kind: handoff.Refused, Err: n.fail(p.fence.Handoff, "plan", pd.CodeStaleBoot, "the session to %s is gone", p.fence.Decode)})
 		return
@@ -226,7 +229,7 @@ func (n *Node) sendChunk(p *prefill, c *chunk) {
 		n.prefillEvent(p, handoff.Event{Kind: handoff.Refused, Err: err})
 		return
 	}
-	c.manifest = m
+	c.manifest, c.epoch = m, peer.registry.Epoch()
 	n.emit(n.chunkRecord("CHUNK_PLANNED", p.fence, &m))
 	n.call(p, OpChunk, wire.Chunk{Manifest: m, ManifestHash: c.hash})
 }
@@ -243,7 +246,7 @@ func (n *Node) chunkRecord(event string, f pd.Fence, m *pd.Manifest) Record {
 
 // submit lowers an acknowledged chunk and hands it to the owners.
 func (n *Node) submit(p *prefill, c *chunk) {
-	peer := n.sessions[p.fence.Decode]
+	peer := n.openTo(p.fence.Decode)
 	if peer == nil {
 		n.failUnits(p, c, pd.CodeStaleBoot.String())
 		return
@@ -256,7 +259,7 @@ func (n *Node) submit(p *prefill, c *chunk) {
 	}
 	c.submitted = true
 	n.emit(n.chunkRecord("CHUNK_SUBMITTED", p.fence, &c.manifest))
-	n.emit(Submit{Handoff: p.fence.Handoff, Chunk: c.computed.Chunk, Peer: p.fence.Decode, RegistryEpoch: peer.registry.Epoch(), Writes: writes, Units: c.manifest.Units})
+	n.emit(Submit{Handoff: p.fence.Handoff, Chunk: c.computed.Chunk, Peer: p.fence.Decode, RegistryEpoch: c.epoch, Writes: writes, Units: c.manifest.Units})
 }
 
 // failUnits settles a chunk of which nothing was submitted.
@@ -359,7 +362,7 @@ func (n *Node) staleSession(p *prefill, e Returned) bool {
 	if code != pd.CodeStaleBoot && code != pd.CodeSessionStale {
 		return false
 	}
-	if s := n.sessions[p.fence.Decode]; s != nil && s.open {
+	if n.openTo(p.fence.Decode) != nil {
 		delete(n.sessions, p.fence.Decode)
 	}
 	if code == pd.CodeStaleBoot || e.Op != OpReserve || p.again != 0 || p.machine.State() != handoff.Reserving {
@@ -381,7 +384,7 @@ func (n *Node) granted(p *prefill, r *wire.Reserved) {
 }
 
 func (n *Node) grantError(p *prefill, r *wire.Reserved) error {
-	peer := n.sessions[p.fence.Decode]
+	peer := n.openTo(p.fence.Decode)
 	if peer == nil {
 		return fmt.Errorf("the session to %s is gone", p.fence.Decode)
 	}

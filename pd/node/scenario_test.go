@@ -26,8 +26,9 @@ var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
 //	post p|d H [prompt=N] [max=N] [stream=0|1]
 //	close p|d H                whoever posted H leaves
 //	abort p|d H                the router aborts
-//	hold writes|compute        settle and compute by hand from here on
-//	free writes|compute
+//	hold writes|compute|fence|sessions|acks
+//	                           settle, compute and so on by hand from here on
+//	free writes|compute|sessions|acks
 //	compute H                  one chunk
 //	settle H CHUNK done|failed|uncertain
 //	finish H                   the engine ends the decode
@@ -143,6 +144,16 @@ func (c *pair) do(words []string) {
 			c.holdCompute = hold
 		case "fence":
 			c.holdFence = hold
+		case "acks":
+			c.holdAcks = hold
+			if !hold {
+				c.queue, c.heldAcks = append(c.queue, c.heldAcks...), nil
+			}
+		case "sessions":
+			c.holdSessions = hold
+			if !hold {
+				c.queue, c.heldSessions = append(c.queue, c.heldSessions...), nil
+			}
 		default:
 			t.Fatalf("hold %s", words[1])
 		}

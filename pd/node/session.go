@@ -133,9 +133,17 @@ func (n *Node) needSession(p *prefill) {
 	}
 }
 
+// openTo is the open session with a peer; nil while there is none.
+func (n *Node) openTo(peer pd.Peer) *session {
+	if s := n.sessions[peer]; s != nil && s.open {
+		return s
+	}
+	return nil
+}
+
 // doubtSession notes that a write to a peer did not end as it should.
 func (n *Node) doubtSession(peer pd.Peer) {
-	if s := n.sessions[peer]; s != nil && s.open {
+	if s := n.openTo(peer); s != nil {
 		s.doubted = true
 	}
 }
@@ -149,7 +157,7 @@ func (n *Node) sessionReturned(e SessionReturned) {
 		err = n.sessionError(e.Answer)
 	}
 	if err != nil {
-		if s := n.sessions[e.Peer]; s != nil && s.open && pd.CodeOf(err).Retryable() {
+		if s := n.openTo(e.Peer); s != nil && pd.CodeOf(err).Retryable() {
 			s.asked = false // what runs goes on with what is known
 			n.failWaiting(e.Peer, err)
 			return
