@@ -11,6 +11,7 @@ import (
 	"github.com/hw-native-sys/pypto-pd/cmd/program"
 	"github.com/hw-native-sys/pypto-pd/cmd/pypto-pdctl/demo"
 	"github.com/hw-native-sys/pypto-pd/cmd/pypto-pdctl/order"
+	"github.com/hw-native-sys/pypto-pd/cmd/pypto-pdctl/plan"
 	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/config"
 )
@@ -24,6 +25,7 @@ type flags struct {
 	Validate struct {
 		File string `arg:"" help:"Path of pd.json."`
 	} `cmd:"" help:"Read a pd.json and report every defect."`
+	Plan   plan.Flags `cmd:"" help:"Say what a prompt would move from prefill to decode, and what a cache of a given memory holds."`
 	Status struct {
 		PDConfig string `name:"pd-config" required:"" help:"Path of pd.json."`
 	} `cmd:"" help:"Ask every node how it is."`
@@ -63,6 +65,13 @@ func Run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 		}
 		if err := demo.Run(ctx, f.Demo, env, stdout, stderr); err != nil {
 			return program.Complain(name+" demo", stderr, program.Failed, err)
+		}
+	case "plan":
+		if err := f.Plan.Check(); err != nil {
+			return program.Complain(name+" plan", stderr, program.Usage, err)
+		}
+		if err := plan.Run(f.Plan, stdout); err != nil {
+			return program.Complain(name+" plan", stderr, program.Usage, err)
 		}
 	case "validate <file>":
 		return validate(f.Validate.File, stdout, stderr)
