@@ -197,7 +197,7 @@ func runsOf(in *Input, g pd.CacheGroup, p pageRange, source func(pd.CacheGroup, 
 		}
 		runs = append(runs, r)
 	}
-	// Invariant OneLogicalPagePerBlock.
+	// Invariant I-19 OneLogicalPagePerBlock.
 	if page, twice := doubled(runs, sorted); twice {
 		return nil, invalid(in, "group %s: two logical pages have decode's page %d as target", g.Name, page)
 	}

@@ -1,9 +1,11 @@
 package pd
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Page is a partition-local page id. The same id is valid on every rank of the
@@ -53,13 +55,17 @@ func (t PageTable) Runs() []PageRun {
 }
 
 // TableOf expands runs into a table. It refuses more than limit pages, so that
-// a short message cannot ask for a huge table.
+// a short message cannot ask for a huge table, and a page that stands in it
+// twice, because two positions would share its memory.
 func TableOf(runs []PageRun, limit int) (PageTable, error) {
 	total := 0
 	for _, r := range runs {
 		if total += r.Count; total > limit {
 			return nil, fmt.Errorf("page table has more than %d pages", limit)
 		}
+	}
+	if page, twice := doubled(runs); twice {
+		return nil, fmt.Errorf("page table has page %d twice", page)
 	}
 	t := make(PageTable, 0, total)
 	for _, r := range runs {
@@ -68,4 +74,19 @@ func TableOf(runs []PageRun, limit int) (PageTable, error) {
 		}
 	}
 	return t, nil
+}
+
+// doubled finds a page that two runs have.
+func doubled(runs []PageRun) (Page, bool) {
+	byFirst := func(a, b PageRun) int { return cmp.Compare(a.First, b.First) }
+	if !slices.IsSortedFunc(runs, byFirst) {
+		runs = slices.Clone(runs)
+		slices.SortFunc(runs, byFirst)
+	}
+	for i := 1; i < len(runs); i++ {
+		if last := runs[i-1]; runs[i].First < last.First+Page(last.Count) {
+			return runs[i].First, true
+		}
+	}
+	return 0, false
 }

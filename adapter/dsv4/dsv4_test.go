@@ -361,7 +361,7 @@ func TestBootstrapIsWholeForEveryPrompt(t *testing.T) {
 	}
 }
 
-// Invariant OneLogicalPagePerBlock: a table of decode that names a page twice is
+// Invariant I-19: a table of decode that names a page twice is
 // refused before anything is offered.
 func TestTargetPageNamedTwiceIsRefused(t *testing.T) {
 	for _, table := range []pd.PageTable{{1, 1, 2}, {2, 1, 2}, {0, 1, 1}, {5, 4, 5}} {
