@@ -345,6 +345,28 @@ type poolView struct {
 	Models map[string]int
 }
 
+// unpairedLocked says why a node that could serve has no partner among those
+// that could, "" if it has one or there are none.
+func (p *pool) unpairedLocked(n *node) string {
+	why := ""
+	for i, a := range p.prefills {
+		for j, b := range p.decodes {
+			other := b
+			if n == b {
+				other = a
+			}
+			if n != a && n != b || p.stateLocked(other) != "" {
+				continue
+			}
+			if p.fits[i][j] == "" {
+				return ""
+			}
+			why = fmt.Sprintf("never paired: differs from %s in %s", other.id, p.fits[i][j])
+		}
+	}
+	return why
+}
+
 func (p *pool) view() poolView {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -359,6 +381,9 @@ func (p *pool) view() poolView {
 		if n.unfit == "" && n.said != nil {
 			w.State, w.Reason = n.said.Health.String(), n.said.Reason
 			v.Models[n.said.ServedModel] = n.said.MaxModelTokens
+		}
+		if p.stateLocked(n) == "" {
+			w.Reason = p.unpairedLocked(n)
 		}
 		v.Nodes = append(v.Nodes, w)
 	}

@@ -262,6 +262,9 @@ func TestMismatchIsTheReasonOfHealth(t *testing.T) {
 	s.until("both are ready", func(v poolView) bool { return v.Nodes[0].State == "READY" && v.Nodes[1].State == "READY" })
 	_, h := s.healthOf()
 	require.Contains(t, h.Reason, "ring_periods[ori]: decode has 7, a transfer may need 8")
+	for _, n := range h.Nodes {
+		require.Contains(t, n.Reason, "never paired: differs from")
+	}
 }
 
 func TestSilentNodeIsLeftOutAndComesBack(t *testing.T) {

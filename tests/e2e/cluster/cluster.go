@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -35,6 +36,9 @@ type Options struct {
 	HandoffSeconds, RequestSeconds int
 	// PrefillFlags, DecodeFlags and RouterFlags are added to the command lines.
 	PrefillFlags, DecodeFlags, RouterFlags []string
+	// OddFlags are added to the command line of the last decode node, which then
+	// fits no prefill node: its pairs are not waited for.
+	OddFlags []string
 	// PrefillFaults are the faults of the data plane, on the side that writes.
 	PrefillFaults []simulator.Fault
 	// Host is where everything listens; "" is 127.0.0.1.
@@ -93,7 +97,11 @@ func Start(t testing.TB, o Options) *Cluster {
 	}, o.RouterFlags...)})
 	c.Router.Ready(t)
 	c.URL = "http://" + net.JoinHostPort(host(o), strconv.Itoa(port))
-	c.WaitPairs(t, o.Prefills*o.Decodes)
+	pairs := o.Prefills * o.Decodes
+	if len(o.OddFlags) > 0 {
+		pairs -= o.Prefills
+	}
+	c.WaitPairs(t, pairs)
 	return c
 }
 
@@ -206,6 +214,9 @@ func (c *Cluster) nodeArgs(t testing.TB, e config.Entry) []string {
 	layout, further := o.PLayout, o.PrefillFlags
 	if e.Role == pd.Decode {
 		layout, further = o.DLayout, o.DecodeFlags
+		if last := c.Config.Entries(pd.Decode)[o.Decodes-1]; e.NodeID == last.NodeID {
+			further = append(slices.Clone(further), o.OddFlags...)
+		}
 	}
 	args := []string{
 		"--pd-role", e.Role.String(), "--pd-config", c.Path, "--pd-node-id", string(e.NodeID), "--served-model-name", Model,
