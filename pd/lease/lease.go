@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/hw-native-sys/pypto-pd/pd"
+	"github.com/hw-native-sys/pypto-pd/pd/mutant"
 )
 
 // State is where a lease stands. The zero value is invalid.
@@ -165,6 +166,10 @@ func (l *Ledger) Settle(h pd.HandoffID, u pd.UnitResult) error {
 		return refuse(h, "settle", pd.CodeConflict, "unit %s of chunk %d on rank %d was never authorized", u.Component, u.Chunk, u.Target)
 	case u.Settlement < pd.Done || u.Settlement > pd.Uncertain:
 		return refuse(h, "settle", pd.CodeMalformed, "settlement %d", int(u.Settlement))
+	case mutant.Off(mutant.Quarantine) && u.Settlement == pd.Uncertain:
+		u.Settlement = pd.Failed
+	}
+	switch {
 	case old == u.Settlement:
 		return nil
 	case old == pd.Uncertain:

@@ -3,6 +3,7 @@ package node
 import (
 	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/handoff"
+	"github.com/hw-native-sys/pypto-pd/pd/mutant"
 	"github.com/hw-native-sys/pypto-pd/pd/wire"
 )
 
@@ -85,7 +86,7 @@ func (n *Node) buryUnknown(f pd.Fence, reason error) wire.Status {
 }
 
 func (n *Node) abortDecode(call CallID, d *decode, a wire.Abort, reason error) {
-	if a.From == pd.Prefill.String() {
+	if a.From == pd.Prefill.String() || mutant.Off(mutant.FactFromSource) {
 		if s := d.machine.State(); s == handoff.InUse || s == handoff.Stopping {
 			n.emit(Answer{Call: call, Err: n.fail(d.fence.Handoff, "abort", pd.CodeCommitted, "committed handoff")})
 			return

@@ -380,25 +380,6 @@ func (n *Node) sharedError(d *decode, m *pd.Manifest) error {
 	return nil
 }
 
-// receive notes which logical pages an acknowledged chunk brings: what decode
-// publishes at commit are these, with every gap between them (Invariant
-// PublishedBytesMatchHash).
-func (d *decode) receive(moved map[pd.GroupName]pd.Span) {
-	if d.received == nil {
-		d.received = map[pd.GroupName][]pd.Span{}
-	}
-	for g, span := range moved {
-		spans := d.received[g]
-		switch last := len(spans) - 1; {
-		case span.Len() == 0:
-		case last >= 0 && spans[last].End == span.Start:
-			spans[last].End = span.End
-		default:
-			d.received[g] = append(spans, span)
-		}
-	}
-}
-
 // settle takes facts in. It reports the first that makes the lease uncertain.
 func (n *Node) settle(d *decode, results []pd.UnitResult) error {
 	var first error
@@ -494,7 +475,7 @@ func (n *Node) commitError(d *decode, c *wire.Commit) error {
 	case d.reserve.MetadataHash != c.MetadataHash:
 		return n.fail(h, "commit", pd.CodeConflict, "the metadata hash is not the reservation's")
 	}
-	return n.ledger.Commit(h, d.received)
+	return n.ledger.Commit(h, n.known(d))
 }
 
 func (n *Node) decodeStopped(e DecodeStopped) {

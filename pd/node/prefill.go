@@ -10,6 +10,7 @@ import (
 	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/handoff"
 	"github.com/hw-native-sys/pypto-pd/pd/lease"
+	"github.com/hw-native-sys/pypto-pd/pd/mutant"
 	"github.com/hw-native-sys/pypto-pd/pd/wire"
 )
 
@@ -124,6 +125,10 @@ func (n *Node) prefillEffect(p *prefill, eff handoff.Effect) {
 	case handoff.StopPrefill:
 		n.emit(StopPrefill{Handoff: h})
 	case handoff.Seal:
+		if mutant.Off(mutant.SealFirst) {
+			n.sealed(Sealed{Handoff: h, Fact: pd.DefiniteFailed})
+			return
+		}
 		n.emit(Seal{Handoff: h})
 	case handoff.Unpin:
 		n.unpin(p, p.chunks[eff.Chunk])
@@ -232,6 +237,9 @@ func (n *Node) sendChunk(p *prefill, c *chunk) {
 	c.manifest, c.epoch = m, peer.registry.Epoch()
 	n.emit(n.chunkRecord("CHUNK_PLANNED", p.fence, &m))
 	n.call(p, OpChunk, wire.Chunk{Manifest: m, ManifestHash: c.hash})
+	if mutant.Off(mutant.AckFirst) {
+		n.submit(p, c)
+	}
 }
 
 // chunkRecord says what a chunk moves, for the journal.

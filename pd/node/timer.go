@@ -6,6 +6,7 @@ import (
 
 	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/handoff"
+	"github.com/hw-native-sys/pypto-pd/pd/mutant"
 )
 
 // NextDeadline is when TimeAdvanced is due; false if nothing waits for time.
@@ -79,6 +80,10 @@ func (n *Node) decodeExpired(d *decode) {
 		}
 		n.stopDecode(d, n.fail(h, "wait", pd.CodeDeadline, "%s did not come within %v", what, n.cfg.HandoffTimeout))
 	case handoff.DecodeAborting:
+		if mutant.Off(mutant.HoldAtTimeout) {
+			n.peerStopped(d, pd.DefiniteFailed, "")
+			return
+		}
 		n.quarantine(d, n.fail(h, "abort", pd.CodeUncertain, "prefill did not say within %v that its writes ended", n.cfg.HandoffTimeout))
 	default:
 		n.stopDecode(d, n.fail(h, "wait", pd.CodeDeadline, "prefill did not finish within %v", n.cfg.RequestTimeout))

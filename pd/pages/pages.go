@@ -63,8 +63,8 @@ type owner struct {
 	// tokens is how many positions the tables hold, hit how many of them came from
 	// the cache.
 	tokens, hit int
-	slot   int
-	prefix pd.PrefixHashes
+	slot        int
+	prefix      pd.PrefixHashes
 	// shared marks table slots whose page came from the cache.
 	shared map[pd.GroupName]map[int]bool
 	// published is how many leading pages of a full group have been published.
