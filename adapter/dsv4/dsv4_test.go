@@ -74,6 +74,7 @@ func TestTailStart(t *testing.T) {
 	}
 }
 
+// Behaviour 165.
 func TestHitLimits(t *testing.T) {
 	g := dsv4.Full()
 	for _, row := range []struct{ prompt, source, target int }{
@@ -114,7 +115,7 @@ func TestUnitsOfShortPrompt(t *testing.T) {
 	}
 }
 
-// pd-domain §5.8 examples and behaviours 61 and 161.
+// Behaviours 38, 61 and 161: the examples of pd-domain §5.8.
 func TestRankMap(t *testing.T) {
 	tp := func(n int) pd.Topology { return pd.Topology{Ranks: 16, TP: n} }
 	require.Equal(t, []pd.RankPair{{Source: 4, Target: 8}, {Source: 5, Target: 9}, {Source: 6, Target: 10}, {Source: 7, Target: 11}}, adapter.RankMap(tp(4), 1, tp(4), 2))
@@ -404,6 +405,7 @@ func TestShortTablesAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "prefill's ring has 0 pages")
 }
 
+// Behaviour 34, and everything else that Build is given.
 func TestInputsThatContradictEachOtherAreRefused(t *testing.T) {
 	for want, change := range map[string]func(*adapter.Input){
 		"is not inside a prompt of 300":             func(in *adapter.Input) { in.Span.End = 301 },

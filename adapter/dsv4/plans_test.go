@@ -26,6 +26,8 @@ var update = flag.Bool("update", false, "rewrite the plans in testdata")
 //
 //	plan PROMPT end=E1,E2,…|chunk=N [policy=tail|checkpoint|all] [p_hit=N] [d_hit=N]
 //	     [tp_p=4] [tp_d=4] [from=0] [to=0] [p_step=128] [d_step=128] [apart=1]
+//
+// Behaviours 29, 30, 32, 33, 34, 38, 61, 161 and 165 are among them.
 func TestPlans(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	require.NoError(t, err)
