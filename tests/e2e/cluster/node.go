@@ -82,6 +82,7 @@ func (n *Node) Count(t testing.TB, event string) int {
 
 // Health is the body of a node's /health.
 type Health struct {
+	Code   int    `json:"-"`
 	Status string `json:"status"`
 	State  string `json:"state"`
 	Reason string `json:"reason"`
@@ -89,14 +90,21 @@ type Health struct {
 	Pins   int    `json:"pins"`
 }
 
-// idle reports what the node still holds.
-func (n *Node) idle() error {
+// Health asks the node how it is.
+func (n *Node) Health() (Health, error) {
+	var h Health
+	var err error
+	h.Code, err = getJSON(n.URL()+"/health", &h)
+	return h, err
+}
+
+// Idle reports what the node still holds, or that it is not ready.
+func (n *Node) Idle() error {
 	said, err := n.Describe()
 	if err != nil {
 		return err
 	}
-	var h Health
-	status, err := getJSON(n.URL()+"/health", &h)
+	h, err := n.Health()
 	if err != nil {
 		return err
 	}
@@ -105,9 +113,9 @@ func (n *Node) idle() error {
 		return err
 	}
 	c := said.Capacity
-	if said.Health != pd.Ready || status != 200 || c.Active+c.Reservations+c.Quarantined+h.Pins+held > 0 {
+	if said.Health != pd.Ready || h.Code != 200 || c.Active+c.Reservations+c.Quarantined+h.Pins+held > 0 {
 		return fmt.Errorf("%s is %s %q (health %d) with %d active requests, %d reservations, %d quarantined, %d pins, %d pages held",
-			n.Label, said.Health, said.Reason, status, c.Active, c.Reservations, c.Quarantined, h.Pins, held)
+			n.Label, said.Health, said.Reason, h.Code, c.Active, c.Reservations, c.Quarantined, h.Pins, held)
 	}
 	return nil
 }
@@ -127,7 +135,7 @@ func (n *Node) heldPages() (int, error) {
 func (c *Cluster) AssertIdle(t testing.TB) {
 	t.Helper()
 	for _, n := range c.Nodes() {
-		Eventually(t, n.idle)
+		Eventually(t, n.Idle)
 	}
 	Eventually(t, func() error {
 		h, err := c.RouterHealth()

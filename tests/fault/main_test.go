@@ -1,0 +1,23 @@
+package fault
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/hw-native-sys/pypto-pd/tests/e2e/cluster"
+)
+
+// atOnce is how many tests run at once: they wait for far longer than they
+// compute.
+const atOnce = "5"
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", atOnce); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	cluster.Main(m)
+}

@@ -1,0 +1,79 @@
+package fault
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/hw-native-sys/pypto-pd/pd/journal"
+	"github.com/hw-native-sys/pypto-pd/tests/e2e/cluster"
+)
+
+// stop stops a process and waits until the kernel has done so. It goes on with
+// the test, if not before: a stopped process would hear no signal to end.
+func stop(t *testing.T, p *cluster.Process) {
+	t.Helper()
+	t.Cleanup(func() { p.Signal(syscall.SIGCONT) })
+	p.Signal(syscall.SIGSTOP)
+	cluster.Eventually(t, func() error {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
+		if err != nil {
+			return err
+		}
+		_, rest, _ := strings.Cut(string(b), ") ")
+		if !strings.HasPrefix(rest, "T") {
+			return fmt.Errorf("%s is in state %.1s", p.Label, rest)
+		}
+		return nil
+	})
+}
+
+// silent waits until a stopped process has left a question without an answer
+// for a while that is far shorter than every timeout of the nodes.
+func silent(t *testing.T, url string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/health", nil)
+	require.NoError(t, err)
+	q.Close = true
+	r, err := http.DefaultClient.Do(q)
+	if err == nil {
+		r.Body.Close()
+	}
+	require.ErrorIs(t, err, context.DeadlineExceeded, "a stopped process has answered")
+}
+
+// A process that stands still for a while costs nothing, whatever it was at: the
+// text is exact and nobody is gated.
+func TestStoppedProcessThatGoesOnInTime(t *testing.T) {
+	t.Parallel()
+	for _, s := range stages {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			c := s.start(t)
+			for i, stopped := range []struct {
+				*cluster.Process
+				url string
+			}{{c.Prefill[0].Process, c.Prefill[0].URL()}, {c.Decode[0].Process, c.Decode[0].URL()}, {c.Router, c.URL}} {
+				f, _ := s.fly(t, c, fmt.Sprint("stands still ", i, " "), i%2 == 0)
+				stop(t, stopped.Process)
+				silent(t, stopped.url)
+				stopped.Signal(syscall.SIGCONT)
+				f.wantText(t)
+				c.AssertIdle(t)
+			}
+			for _, n := range c.Nodes() {
+				require.Zero(t, n.Count(t, journal.RecoveryRequired), n.Label)
+				require.Zero(t, n.Count(t, journal.HandoffFailed), n.Label)
+			}
+		})
+	}
+}
