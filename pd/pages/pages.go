@@ -47,7 +47,10 @@ type Config struct {
 // pool is one group of one partition.
 type pool struct {
 	refs []int32
-	free queue
+	// free holds pages without a name, idle those with one: a cached page is
+	// given away only when no other is left, the one that was used longest ago
+	// first.
+	free, idle queue
 	// cached finds pages by name, names says which page has one. A cached page
 	// without references stands in the free queue until its turn comes.
 	cached map[cacheKey]pd.Page
@@ -108,7 +111,7 @@ func New(cfg Config) *Allocator {
 		pools := map[pd.GroupName]*pool{}
 		for _, g := range cfg.Groups {
 			n := cfg.PoolPages[g.Name]
-			pools[g.Name] = &pool{refs: make([]int32, n), free: newQueue(n), cached: map[cacheKey]pd.Page{}, names: map[pd.Page]cacheKey{}}
+			pools[g.Name] = &pool{refs: make([]int32, n), free: newQueue(n), idle: newEmptyQueue(n), cached: map[cacheKey]pd.Page{}, names: map[pd.Page]cacheKey{}}
 		}
 		a.pools = append(a.pools, pools)
 		a.slots = append(a.slots, &slots{
@@ -185,7 +188,7 @@ func (a *Allocator) fits(p pd.Partition, d Demand, h hit) error {
 	var lacks []string
 	for _, g := range a.cfg.Groups {
 		pool := a.pools[p][g.Name]
-		need, free := a.length(g, max(d.Tokens, h.tokens)), pool.free.len()
+		need, free := a.length(g, max(d.Tokens, h.tokens)), pool.available()
 		for l, page := range h.pages[g.Name] {
 			if a.resident(g, max(d.Tokens, h.tokens), l) {
 				need--
@@ -260,10 +263,34 @@ func (a *Allocator) take(p pd.Partition, d Demand, h hit) Grant {
 	return Grant{Partition: p, Tables: clone(o.tables), HitTokens: h.tokens, Shared: shared, Slot: o.slot, Generation: s.generations[o.slot]}
 }
 
-// fresh takes the page that is free the longest; a name that it has is gone.
+// available counts the pages that nobody holds, named or not.
+func (p *pool) available() int { return p.free.len() + p.idle.len() }
+
+// check compares both queues with references and names.
+func (p *pool) check() error {
+	free, idle := make([]bool, len(p.refs)), make([]bool, len(p.refs))
+	for id, refs := range p.refs {
+		named := p.named(pd.Page(id))
+		free[id], idle[id] = refs == 0 && !named, refs == 0 && named
+	}
+	if err := p.free.check(free); err != nil {
+		return fmt.Errorf("free queue: %w", err)
+	}
+	if err := p.idle.check(idle); err != nil {
+		return fmt.Errorf("cached queue: %w", err)
+	}
+	return nil
+}
+
+// fresh takes the page without a name that is free the longest, else the cached
+// one that was used longest ago; its name is gone.
 func (a *Allocator) fresh(p pd.Partition, g pd.GroupName) pd.Page {
 	pool := a.pools[p][g]
-	page := pool.free.pop()
+	from := &pool.free
+	if from.len() == 0 {
+		from = &pool.idle
+	}
+	page := from.pop()
 	pool.refs[page] = 1
 	if pool.unpublish(page) && a.cfg.OnFree != nil {
 		a.cfg.OnFree(p, g, page)
@@ -274,7 +301,7 @@ func (a *Allocator) fresh(p pd.Partition, g pd.GroupName) pd.Page {
 // share takes one more reference on a cached page.
 func (p *pool) share(page pd.Page) pd.Page {
 	if p.refs[page] == 0 {
-		p.free.remove(page)
+		p.idle.remove(page)
 	}
 	p.refs[page]++
 	return page
@@ -295,8 +322,8 @@ func (a *Allocator) Grow(h pd.HandoffID, tokens int) error {
 				need++ // a page that is only detached from the cache comes free itself
 			}
 		})
-		if need > pool.free.len() {
-			lacks = append(lacks, fmt.Sprintf("%s: need %d, free %d", g.Name, need, pool.free.len()))
+		if need > pool.available() {
+			lacks = append(lacks, fmt.Sprintf("%s: need %d, free %d", g.Name, need, pool.available()))
 		}
 	}
 	if len(lacks) > 0 {
@@ -440,7 +467,11 @@ func (a *Allocator) drop(p pd.Partition, g pd.GroupName, page pd.Page) {
 	if pool.refs[page]--; pool.refs[page] > 0 {
 		return
 	}
-	if !pool.named(page) && a.cfg.OnFree != nil {
+	if pool.named(page) {
+		pool.idle.push(page)
+		return
+	}
+	if a.cfg.OnFree != nil {
 		a.cfg.OnFree(p, g, page)
 	}
 	pool.free.push(page)
@@ -459,8 +490,8 @@ func (a *Allocator) Usage() map[pd.GroupName]Usage {
 	for _, pools := range a.pools {
 		for g, p := range pools {
 			u := out[g]
-			u.Free += p.free.len()
-			u.Held += len(p.refs) - p.free.len()
+			u.Free += p.available()
+			u.Held += len(p.refs) - p.available()
 			u.Total += len(p.refs)
 			out[g] = u
 		}
@@ -530,7 +561,7 @@ func (a *Allocator) Check() error {
 			if !slices.Equal(pool.refs, want[p][g]) {
 				return fmt.Errorf("invariant I-05: references of group %s in partition %d differ from tables and pins", g, p)
 			}
-			if err := pool.free.check(pool.refs); err != nil {
+			if err := pool.check(); err != nil {
 				return fmt.Errorf("invariant I-05: group %s in partition %d: %w", g, p, err)
 			}
 		}
@@ -548,7 +579,11 @@ func (a *Allocator) Check() error {
 				}
 			}
 		}
-		if err := a.slots[p].free.check(a.slots[p].refs); err != nil {
+		freeSlots := make([]bool, a.cfg.Slots)
+		for slot, refs := range a.slots[p].refs {
+			freeSlots[slot] = refs == 0
+		}
+		if err := a.slots[p].free.check(freeSlots); err != nil {
 			return fmt.Errorf("invariant I-05: slots of partition %d: %w", p, err)
 		}
 	}

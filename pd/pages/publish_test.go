@@ -26,13 +26,13 @@ func TestRingSlotsBehindAHitGetNoName(t *testing.T) {
 	open("first", 0)
 	require.NoError(t, a.Grow("first", 24))
 	a.PublishComputed("first", 24)
-	a.Close("first") // pages 0..5 of the prompt stand in the free queue, named
+	a.Close("first") // pages 0..5 of the prompt stand in the cache
 
-	// A request without names takes the pages that are free the longest, and with
-	// them the names of the first pages of the prompt.
+	// Requests without names take the pages without a name, then those cached the
+	// longest, and with them the names of the first pages of the prompt.
 	_, err := a.Open(pages.Demand{Owner: "other", Tokens: 24})
 	require.NoError(t, err)
-	_, err = a.Open(pages.Demand{Owner: "another", Tokens: 8})
+	_, err = a.Open(pages.Demand{Owner: "another", Tokens: 16})
 	require.NoError(t, err)
 	a.Close("other")
 	a.Close("another")

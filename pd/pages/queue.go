@@ -6,9 +6,9 @@ import (
 	"github.com/hw-native-sys/pypto-pd/pd"
 )
 
-// queue holds free ids in the order in which they came back: what is free the
-// longest goes out first, so that reuse is as late as possible and a cached
-// page lives as long as possible. An id can be taken out of the middle.
+// queue holds ids in the order in which they came back: what stands there the
+// longest goes out first, so that reuse is as late as possible. An id can be
+// taken out of the middle.
 type queue struct {
 	next, prev []int32 // the last place is the anchor of the ring
 	n          int
@@ -18,11 +18,19 @@ const absent = -1
 
 // newQueue makes a queue that holds 0..n-1 in order.
 func newQueue(n int) queue {
+	q := newEmptyQueue(n)
+	for i := range n {
+		q.push(pd.Page(i))
+	}
+	return q
+}
+
+// newEmptyQueue makes a queue that can hold 0..n-1.
+func newEmptyQueue(n int) queue {
 	q := queue{next: make([]int32, n+1), prev: make([]int32, n+1)}
 	q.next[n], q.prev[n] = int32(n), int32(n)
 	for i := range n {
 		q.next[i] = absent
-		q.push(pd.Page(i))
 	}
 	return q
 }
@@ -55,24 +63,24 @@ func (q *queue) pop() pd.Page {
 	return id
 }
 
-// check compares the queue with reference counts: free exactly if zero.
-func (q *queue) check(refs []int32) error {
+// check compares the queue with what it should hold.
+func (q *queue) check(want []bool) error {
 	n := 0
 	for id := q.next[q.anchor()]; id != q.anchor(); id = q.next[id] {
-		if n++; n > len(refs) {
-			return fmt.Errorf("the free queue runs in a circle")
+		if n++; n > len(want) {
+			return fmt.Errorf("it runs in a circle")
 		}
-		if refs[id] != 0 {
-			return fmt.Errorf("id %d is free and has %d references", id, refs[id])
+		if !want[id] {
+			return fmt.Errorf("it holds id %d", id)
 		}
 	}
-	for id, r := range refs {
-		if (r == 0) != q.holds(pd.Page(id)) {
-			return fmt.Errorf("id %d has %d references and is free: %t", id, r, q.holds(pd.Page(id)))
+	for id, in := range want {
+		if in != q.holds(pd.Page(id)) {
+			return fmt.Errorf("id %d stands in it: %t, want %t", id, !in, in)
 		}
 	}
 	if n != q.n {
-		return fmt.Errorf("the free queue counts %d ids and holds %d", q.n, n)
+		return fmt.Errorf("it counts %d ids and holds %d", q.n, n)
 	}
 	return nil
 }

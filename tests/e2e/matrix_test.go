@@ -62,8 +62,9 @@ func TestMatrixOfPromptsCachesAndLayouts(t *testing.T) {
 				}
 				cold, both, source := passes["cold"], passes["warm on both"], passes["warm on prefill"]
 				require.Zero(t, cold.computedFromCache+cold.hitTokens)
+				t.Logf("computed, from cache, bytes moved, not moved: %+v", passes)
 				for _, warm := range []passCounts{both, source} {
-					require.Equal(t, prefill, warm.computed < cold.computed, "prefill computed %v tokens, %v cold", warm.computed, cold.computed)
+					require.Equal(t, prefill, warm.computed < cold.computed)
 				}
 				require.Equal(t, decode, both.bytes < cold.bytes, "%v bytes moved, %v cold", both.bytes, cold.bytes)
 				require.Equal(t, decode, both.hitTokens > 0)

@@ -18,11 +18,16 @@ import (
 	"github.com/hw-native-sys/pypto-pd/pd/transfer"
 )
 
-// layoutOf sizes the cache of a node.
+// layoutOf sizes the cache of a node. With prefix caching the rings keep the
+// windows and states of as many boundaries as the full groups have room for at
+// this distance: a prefix without its window is no hit.
 func layoutOf(s settings, c *pd.Contract) adapter.Layout {
-	return adapter.LayoutFor(c, adapter.Sizing{
-		Topology: s.topology, PoolTokens: s.SimPoolTokens, StepTokens: s.chunkTokens, Sequences: slotsPerRank,
-	})
+	const tokensPerCheckpoint = 512
+	size := adapter.Sizing{Topology: s.topology, PoolTokens: s.SimPoolTokens, StepTokens: s.chunkTokens, Sequences: slotsPerRank}
+	if s.PrefixCaching {
+		size.Checkpoints = s.SimPoolTokens / tokensPerCheckpoint
+	}
+	return adapter.LayoutFor(c, size)
 }
 
 // slotsPerRank is how many requests each rank can hold, whatever tp is.
