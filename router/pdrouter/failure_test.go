@@ -267,6 +267,49 @@ func TestPrefillThatFailsLateMattersOnlyWhileDecodeWaitsForIt(t *testing.T) {
 	}
 }
 
+// A whole answer has no head before its text is complete, so only decode's status
+// tells that a prefill node whose answer was lost had done its work.
+func TestPrefillWhoseAnswerIsLostMattersOnlyUntilDecodeOwnsTheRequest(t *testing.T) {
+	for _, admitted := range []bool{true, false} {
+		t.Run(fmt.Sprint("admitted ", admitted), func(t *testing.T) {
+			asked, finish := make(chan struct{}), make(chan struct{})
+			once := sync.OnceFunc(func() { close(asked) })
+			s := newStand(t, settings{before: func(s *stand) {
+				s.prefills[0].post = func(c *edge.Call) {
+					c.SetHeader("Content-Length", "5")
+					c.Stream(200, openai.TypeJSON, func(*edge.StreamWriter) error { return errors.New("the node dies") })
+				}
+				s.decodes[0].status = func() wire.Status {
+					once()
+					return wire.Status{Role: pd.Decode, State: "InUse", Admitted: admitted}
+				}
+				s.decodes[0].post = func(c *edge.Call) {
+					select {
+					case <-finish:
+						answers(c)
+					case <-c.Context().Done():
+					}
+				}
+			}})
+			nc := s.send("POST", "/v1/completions", plain)
+			take(t, asked)
+			if admitted {
+				require.Contains(t, take(t, s.prefills[0].aborts).Reason, "lost")
+				close(finish)
+			}
+			r, body := s.read(nc)
+			if admitted {
+				require.Equal(t, 200, r.StatusCode, "%s", body)
+				require.Equal(t, `{"id":"x"}`, body)
+			} else {
+				require.Equal(t, 503, r.StatusCode, "%s", body)
+				take(t, s.decodes[0].aborts)
+			}
+			s.untilFree()
+		})
+	}
+}
+
 // Behaviour 138.
 func TestUnconfirmedSlotsAreAskedForUntilAnAnswer(t *testing.T) {
 	s := newStand(t, settings{capacity: 1, before: func(s *stand) {

@@ -183,7 +183,7 @@ func (h *handoff) answer() error {
 		case <-h.decode.Head():
 			return h.decodeAnswered()
 		case <-prefilled:
-			if h.refused != nil {
+			if h.refused != nil && !h.decodeOwns(h.refused) {
 				return h.refuse(h.pair.prefill, h.refused)
 			}
 			prefilled = nil // decode may take as long as it needs

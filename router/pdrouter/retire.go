@@ -136,6 +136,25 @@ func settled(s wire.Status, err error) bool {
 	return false
 }
 
+// decodeOwns says that prefill's answer was lost on its way while the request is
+// decode's already, which needs prefill no more. Only decode can tell: a node
+// that dies right after a commit takes its answer along.
+func (h *handoff) decodeOwns(bad *refused) bool {
+	r := h.router
+	if bad.err == nil || edge.DialFailed(bad.err) || context.Cause(h.call.Context()) != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(h.call.Context(), r.config.HandoffTimeout)
+	defer cancel()
+	status, err := r.control.Status(ctx, h.pair.decode.control, wire.StatusQuery{Fence: h.pair.fence})
+	if err != nil || !status.Admitted {
+		return false
+	}
+	r.options.Log.Warn("prefill failed late", "request", h.pair.fence.Request, "handoff", h.pair.fence.Handoff, "node", h.pair.prefill.id, "error", bad.err, "decode_state", status.State)
+	h.confirm(pd.Prefill, "its answer was lost")
+	return true
+}
+
 // prefillFailedLate deals with a prefill that failed after decode's answer had
 // begun. Where decode owns the request already that is no error. Where it still
 // waits for prefill it is told, so that its client need not wait for the
