@@ -193,6 +193,15 @@ func TestOneFlippedByteIsSeen(t *testing.T) {
 			})
 		}
 	}
+	for rank := range pd.Rank(4) {
+		t.Run(fmt.Sprintf("dspark_hidden rank %d", rank), func(t *testing.T) {
+			d := newBench(t, 4, nil)
+			_, last := handOver(t, newBench(t, 4, nil), d, prompt(n), 40, func(g pages.Grant) {
+				d.memory[rank][dsv4.Hidden][g.Slot*contract.Bootstrap.SlotBytes()+5] ^= 1
+			})
+			require.ErrorIs(t, last.Err, pd.CodeIntegrity, "the replicas disagree")
+		})
+	}
 	t.Run("dspark_hidden on the only replica", func(t *testing.T) {
 		d := newBench(t, 1, nil)
 		got, last := handOver(t, newBench(t, 4, nil), d, prompt(n), 40, func(g pages.Grant) {
