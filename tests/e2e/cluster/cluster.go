@@ -92,9 +92,11 @@ func Start(t testing.TB, o Options) *Cluster {
 		n.Ready(t)
 	}
 	port := Ports(t, 1)[0]
-	c.Router = c.spawn(t, Command{Label: "router", Program: Router, Args: append([]string{
-		"--pd-config", c.Path, "--host", host(o), "--port", strconv.Itoa(port), "--node-poll-interval", "100ms", "--drain-timeout", "60s",
-	}, o.RouterFlags...)})
+	args := []string{"--pd-config", c.Path, "--host", host(o), "--port", strconv.Itoa(port), "--node-poll-interval", "100ms"}
+	if !gives(o.RouterFlags, "--drain-timeout") {
+		args = append(args, "--drain-timeout", "60s")
+	}
+	c.Router = c.spawn(t, Command{Label: "router", Program: Router, Args: append(args, o.RouterFlags...)})
 	c.Router.Ready(t)
 	c.URL = "http://" + net.JoinHostPort(host(o), strconv.Itoa(port))
 	pairs := o.Prefills * o.Decodes
