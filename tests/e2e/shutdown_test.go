@@ -36,7 +36,7 @@ func answering(t *testing.T, c *cluster.Cluster, q cluster.Completion) (wait fun
 	}
 }
 
-// Behaviour 179: a node that is told to stop lets the request in flight finish
+// Behaviours 80 and 179: a node that is told to stop lets the request in flight finish
 // and then exits with 0: prefill, then decode, then the router.
 func TestStoppingNodesLetTheRequestInFlightFinish(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,94 @@
+package conformance
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The specification numbers behaviours. A test that shows one names it in a
+// comment, "Behaviour 29" or "Behaviours 40, 51 and 52"; stories in testdata do
+// the same. This list is what the project claims to have shown.
+const shown = "1-11 13-21 27-59 61-65 68-72 74-80 81-88 91-108 110 126-130 132-138 150-155 157-159 161-180"
+
+// Numbers that decisions of the design have made void or that are shown under
+// another number.
+var void = map[int]bool{
+	12: true, 22: true, 23: true, 24: true, 25: true, 26: true, 60: true, 73: true, 89: true, 115: true, 123: true, 131: true, 139: true, 140: true, 141: true, 142: true,
+}
+
+var (
+	mention = regexp.MustCompile(`(?i)behaviours?\s+(\d[\d,\s/#-]*(?:(?:and|to)[\s/#]*\d[\d,\s/#-]*)*)`)
+	numbers = regexp.MustCompile(`(\d+)(?:\s*(?:-|to)\s*(\d+))?`)
+)
+
+func mentioned(text string, into map[int]bool) {
+	for _, m := range mention.FindAllStringSubmatch(text, -1) {
+		for _, n := range numbers.FindAllStringSubmatch(m[1], -1) {
+			first, _ := strconv.Atoi(n[1])
+			last := first
+			if n[2] != "" {
+				last, _ = strconv.Atoi(n[2])
+			}
+			for i := first; i <= last && i-first < 200; i++ {
+				into[i] = true
+			}
+		}
+	}
+}
+
+func TestClaimedBehavioursHaveATest(t *testing.T) {
+	found := map[int]bool{}
+	require.NoError(t, filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && strings.HasPrefix(d.Name(), ".") && len(d.Name()) > 2 {
+			return filepath.SkipDir
+		}
+		suite := strings.Contains(path, "test/") || strings.Contains(path, "testdata/") && strings.HasSuffix(path, ".txt")
+		if d.IsDir() || !strings.HasSuffix(path, "_test.go") && !suite || strings.HasSuffix(path, "behaviours_test.go") {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err == nil {
+			mentioned(string(text), found)
+		}
+		return err
+	}))
+	claimed := map[int]bool{}
+	for _, span := range strings.Fields(shown) {
+		mentioned("behaviour "+span, claimed)
+	}
+	var missing []int
+	for n := 1; n <= 184; n++ {
+		if claimed[n] && !found[n] && !void[n] {
+			missing = append(missing, n)
+		}
+	}
+	require.Empty(t, missing, "claimed, and no test carries the number")
+}
+
+func TestMentionsAreRead(t *testing.T) {
+	for text, want := range map[string][]int{
+		"// Behaviour 29.":                       {29},
+		"// Behaviours 40, 51 and 52.":           {40, 51, 52},
+		"// Behaviours 76\n// and 77: a chunk":   {76, 77},
+		"# Behaviour 154, 177: killed":           {154, 177},
+		"behaviour 31-33":                        {31, 32, 33},
+		"the behaviour of 3 nodes is all right.": nil,
+	} {
+		got := map[int]bool{}
+		mentioned(text, got)
+		require.Len(t, got, len(want), text)
+		for _, n := range want {
+			require.True(t, got[n], text)
+		}
+	}
+}
