@@ -216,8 +216,9 @@ func (s *Server) Connections() int {
 
 // Shutdown stops accepting, closes connections without a call, and waits for
 // running calls. When ctx ends first, the remaining calls' contexts end with
-// ErrStopping, their connections are closed, and the context's error is
-// returned. It may be called again, with another context, to cut the wait short.
+// ErrStopping; what has not answered that within half a second loses its
+// connection, and the context's error is returned. It may be called again, with
+// another context, to cut the wait short.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	if !s.stopping {
@@ -242,14 +243,26 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 	}
+	s.mu.Lock()
+	open := len(s.conns)
+	s.mu.Unlock()
 	s.stop(ErrStopping)
+	timer := time.NewTimer(lastWords)
+	defer timer.Stop()
+	select {
+	case <-s.idle:
+	case <-timer.C:
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
 		c.nc.Close()
 	}
-	return fmt.Errorf("shut down %s with %d connections open: %w", s.listener.Addr(), len(s.conns), context.Cause(ctx))
+	return fmt.Errorf("shut down %s with %d connections open: %w", s.listener.Addr(), open, context.Cause(ctx))
 }
+
+// lastWords is how long calls that are cut may take to say so to their clients.
+const lastWords = 500 * time.Millisecond
 
 func (s *Server) isDraining() bool {
 	select {

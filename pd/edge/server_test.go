@@ -348,3 +348,45 @@ func TestShutdownCutsWhatOutlastsItsContext(t *testing.T) {
 	require.ErrorIs(t, s.Shutdown(ctx), context.Canceled)
 	require.ErrorIs(t, await(t, cause), edge.ErrStopping)
 }
+
+// A call that is cut still tells its client so, and ends its answer as answers
+// end; one that does not loses its connection.
+func TestShutdownLetsCallsThatItCutsSayTheirLastWords(t *testing.T) {
+	inside, release := make(chan struct{}, 3), make(chan struct{})
+	s, address := serve(t, edge.ServerConfig{}, func(c *edge.Call) {
+		switch c.Path() {
+		case "/whole":
+			inside <- struct{}{}
+			<-c.Context().Done()
+			c.Reply(503, "", []byte("stopping"))
+		case "/stream":
+			c.Stream(200, "", func(w *edge.StreamWriter) error {
+				inside <- struct{}{}
+				<-c.Context().Done()
+				_, err := w.WriteString("stopping")
+				return err
+			})
+		default:
+			inside <- struct{}{}
+			<-release
+		}
+	})
+	var readers []*bufio.Reader
+	for _, path := range []string{"/whole", "/stream", "/deaf"} {
+		nc := dial(t, address)
+		send(t, nc, "GET "+path+" HTTP/1.1\r\nHost: h\r\n\r\n")
+		readers = append(readers, bufio.NewReader(nc))
+		await(t, inside)
+	}
+	defer close(release)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	require.ErrorContains(t, s.Shutdown(ctx), "3 connections open")
+	for i, status := range []int{503, 200} {
+		r, body := readResponse(t, readers[i], "GET")
+		require.Equal(t, status, r.StatusCode)
+		require.Equal(t, "stopping", body)
+	}
+	_, err := readers[2].ReadByte()
+	require.Error(t, err)
+}

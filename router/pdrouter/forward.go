@@ -56,6 +56,9 @@ type refused struct {
 	err    error
 }
 
+// errStopping is what the client of a request is told that outlasts the router.
+func errStopping() *pd.Error { return pd.Errorf(pd.CodeAborted, "forward", "the router is stopping") }
+
 func (r *Router) generate(c *edge.Call, kind openai.Kind) {
 	r.calls.Add(1)
 	defer r.calls.Done()
@@ -65,7 +68,7 @@ func (r *Router) generate(c *edge.Call, kind openai.Kind) {
 		case errors.Is(cause, edge.ErrClientGone):
 			err = &pd.Error{Op: "forward", Code: pd.CodeClientGone, Err: cause}
 		case cause != nil:
-			err = pd.Errorf(pd.CodeAborted, "forward", "the router is stopping")
+			err = errStopping()
 		}
 		res.code = pd.CodeOf(err)
 		relay.ReplyError(c, err)
@@ -255,6 +258,9 @@ func (h *handoff) stream(x *edge.Exchange) {
 
 // interrupted words the end of an answer in its middle.
 func (h *handoff) interrupted(err error) error {
+	if errors.Is(context.Cause(h.call.Context()), edge.ErrStopping) {
+		return errStopping()
+	}
 	h.router.options.Log.Warn("answer broke", "request", h.pair.fence.Request, "handoff", h.pair.fence.Handoff, "node", h.pair.decode.id, "error", err)
 	h.pair.decode.poke()
 	return &pd.Error{
