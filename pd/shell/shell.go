@@ -229,22 +229,37 @@ func (s *Shell) publish() {
 func (s *Shell) Snapshot() node.Snapshot { return s.snapshot.Load().Snapshot }
 
 // Drain stops admission and waits until every handoff has ended, or the
-// context. Then a prefill node tells its peers that its writes are over.
+// context. What is left when no request is active is memory that may still be
+// written; a proof is waited for as long as for any confirmation
+// (handoff_timeout), and then the error says so. A prefill node tells its peers
+// at the end that its writes are over.
 func (s *Shell) Drain(ctx context.Context) error {
 	s.event(node.DrainOrdered{})
 	poll := time.NewTicker(20 * time.Millisecond)
 	defer poll.Stop()
+	var unproven time.Time // since when only unproven memory is left
 	for {
-		if v := s.snapshot.Load(); v.Health != pd.Ready && v.idle {
-			break
+		v := s.snapshot.Load()
+		switch {
+		case v.Health == pd.Ready || v.Capacity.Active > 0:
+			unproven = time.Time{}
+		case v.idle:
+			return s.goodbye(ctx)
+		case unproven.IsZero():
+			unproven = time.Now()
+		case time.Since(unproven) > s.cfg.Node.HandoffTimeout:
+			return fmt.Errorf("drain: writes may still land in the memory of %d leases, %d chunks may still be read (%s)", v.Capacity.Quarantined, v.Pins, v.Reason)
 		}
 		select {
 		case <-poll.C:
 		case <-ctx.Done():
-			v := s.snapshot.Load()
 			return fmt.Errorf("drain: %d requests are active, %d reservations, %d pins: %w", v.Capacity.Active, v.Capacity.Reservations, v.Pins, context.Cause(ctx))
 		}
 	}
+}
+
+// goodbye is the last thing that a drained node does.
+func (s *Shell) goodbye(ctx context.Context) error {
 	if s.cfg.Node.Role == pd.Prefill {
 		s.sourceStopped(ctx)
 	}
@@ -254,7 +269,7 @@ func (s *Shell) Drain(ctx context.Context) error {
 // sourceStopped says goodbye to every decode node, with what is known of all
 // writes together. One that does not answer learns no more than it knew.
 func (s *Shell) sourceStopped(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, goodbye)
+	ctx, cancel := context.WithTimeout(ctx, goodbyeTime)
 	defer cancel()
 	var wg sync.WaitGroup
 	for id, address := range s.cfg.Addresses {
@@ -268,8 +283,8 @@ func (s *Shell) sourceStopped(ctx context.Context) {
 	wg.Wait()
 }
 
-// goodbye bounds the farewell of a prefill node to all its peers.
-const goodbye = 2 * time.Second
+// goodbyeTime bounds the farewell of a prefill node to all its peers.
+const goodbyeTime = 2 * time.Second
 
 // end fails what still waits and waits for the calls.
 func (s *Shell) end() {

@@ -136,14 +136,21 @@ func (n *decodeNode) fence(i int) *pd.Fence {
 }
 
 func (n *decodeNode) reserve(ctx context.Context, i int) (wire.Reserved, error) {
-	cont := pd.Continuation{PromptTokens: make([]pd.Token, 40), MaxNewTokens: 4, Temperature: "0", TopP: "1", Stop: []string{}}
-	hash, err := wire.MetadataHash(&cont)
-	require.NoError(n.t, err)
-	prepared, err := wire.PreparedDigest(hash)
-	require.NoError(n.t, err)
+	hash, prepared := n.digests()
 	return n.shell.Reserve(ctx, wire.Reserve{
-		Fence: *n.fence(i), ContractDigest: n.digest, PromptTokenCount: 40, Continuation: cont, MetadataHash: hash, PreparedDigest: prepared,
+		Fence: *n.fence(i), ContractDigest: n.digest, PromptTokenCount: 40, Continuation: prompt, MetadataHash: hash, PreparedDigest: prepared,
 	})
+}
+
+// prompt is what every reservation is for.
+var prompt = pd.Continuation{PromptTokens: make([]pd.Token, 40), MaxNewTokens: 4, Temperature: "0", TopP: "1", Stop: []string{}}
+
+func (n *decodeNode) digests() (metadata, prepared string) {
+	metadata, err := wire.MetadataHash(&prompt)
+	require.NoError(n.t, err)
+	prepared, err = wire.PreparedDigest(metadata)
+	require.NoError(n.t, err)
+	return metadata, prepared
 }
 
 // Behaviours 71 and 169.
@@ -258,5 +265,55 @@ func TestOrphansEndAtTheHandoffTimeout(t *testing.T) {
 		_, err = n.reserve(t.Context(), 2)
 		require.ErrorIs(t, err, pd.CodeDeadline)
 		require.Equal(t, 120*time.Second, time.Since(began))
+	})
+}
+
+// acknowledge offers the whole prompt of a reservation as one chunk; from the
+// acknowledgement on, its pages may be written.
+func (n *decodeNode) acknowledge(i int, r wire.Reserved) {
+	contract := dsv4.Tiny().Contract("revision", "simulator")
+	tables := adapter.Tables{}
+	for g, runs := range r.Tables {
+		table, err := pd.TableOf(runs, pd.MaxTablePages)
+		require.NoError(n.t, err)
+		tables[g] = table
+	}
+	layout := adapter.LayoutFor(&contract, adapter.Sizing{Topology: pd.Topology{Ranks: 1, TP: 1}, PoolTokens: 1024, StepTokens: 128, Sequences: 4})
+	hash, prepared := n.digests()
+	m, err := adapter.Build(adapter.Input{
+		Contract: &contract, Fence: *n.fence(i), PromptTokens: 40, Span: pd.Span{End: 40}, Final: true,
+		Source: layout.Topology, SourceTables: tables, SourcePeriods: layout.RingPeriods,
+		Target: layout.Topology, TargetTables: tables, TargetPeriods: layout.RingPeriods,
+		TargetPartition: r.Partition, TargetHit: r.HitTokens, TargetSlot: r.BootstrapSlot, TargetGeneration: r.Generation,
+		FirstToken: 42, MetadataHash: hash, PreparedDigest: prepared,
+	})
+	require.NoError(n.t, err)
+	sum, err := wire.ManifestHash(&m)
+	require.NoError(n.t, err)
+	_, err = n.shell.Chunk(n.t.Context(), wire.Chunk{Manifest: m, ManifestHash: sum})
+	require.NoError(n.t, err)
+}
+
+// A node that is left with memory that may still be written waits for a proof
+// as long as for any confirmation, then its drain fails and says why.
+func TestDrainGivesUpOnUnprovenMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newDecodeNode(t)
+		defer n.stop()
+		posted := make(chan engine.Stream, 1)
+		go func() {
+			s, _ := n.shell.Generate(t.Context(), engine.Request{Fence: n.fence(1)})
+			posted <- s
+		}()
+		r, err := n.reserve(t.Context(), 1)
+		require.NoError(t, err)
+		require.NotNil(t, <-posted)
+		n.acknowledge(1, r)
+		_, err = n.shell.Abort(t.Context(), wire.Abort{Fence: *n.fence(1), From: "prefill", Fact: pd.Unknown, Reason: "it may still land"})
+		require.NoError(t, err)
+		require.Equal(t, 1, n.shell.Snapshot().Capacity.Quarantined)
+		began := time.Now()
+		require.ErrorContains(t, n.shell.Drain(t.Context()), "writes may still land in the memory of 1 leases")
+		require.InDelta(t, 60, time.Since(began).Seconds(), 1)
 	})
 }
