@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -19,7 +20,7 @@ func TestRouterThatEndsUnderLoad(t *testing.T) {
 	const load = 6
 	c := cluster.Start(t, cluster.Options{
 		PLayout: "dp2tp1", DLayout: "dp2tp1", Capacity: 8, ExpectErrors: true,
-		PrefillFlags: []string{"--sim-prefill-rate", "400", "--sim-link-rate", "200000", "--no-enable-prefix-caching"},
+		PrefillFlags: []string{"--sim-prefill-rate", "1000", "--sim-link-rate", "400000", "--no-enable-prefix-caching"},
 		DecodeFlags:  []string{"--sim-decode-rate", "40", "--no-enable-prefix-caching"},
 		RouterFlags:  []string{"--drain-timeout=10ms"},
 	})
@@ -44,6 +45,7 @@ func TestRouterThatEndsUnderLoad(t *testing.T) {
 			}
 			return nil
 		})
+		ended := time.Now()
 		if kill {
 			c.Router.Kill()
 		} else {
@@ -65,6 +67,7 @@ func TestRouterThatEndsUnderLoad(t *testing.T) {
 			})
 			require.Zero(t, n.Count(t, journal.RecoveryRequired), n.Label)
 		}
+		t.Logf("killed %t: %v from the router's end to all pages free", kill, time.Since(ended).Round(time.Millisecond))
 		c.StartRouter(t)
 		c.WaitPairs(t, 1)
 	}
