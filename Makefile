@@ -3,12 +3,13 @@
 GO       ?= go
 TOOL     := $(GO) tool -modfile=.tools.mod
 FUZZTIME ?= 5s
+HANDOFFS ?= 10000
 # libpypto-pd is a C library and is not among the plain programs.
 PROGRAMS := $(filter-out ./cmd/libpypto-pd,$(patsubst %/main.go,./%,$(wildcard cmd/*/main.go)))
 SOURCES  := adapter cgo cmd examples mooncake pd router tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test nocgo lint fuzz model bench gen verify dist
+.PHONY: help demo build test nocgo lint fuzz sim model bench gen verify dist
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -40,6 +41,11 @@ fuzz: ## every fuzz target for FUZZTIME each
 		echo "fuzz $$package $$target"; \
 		$(GO) test "./$$package" -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) || exit 1; \
 	done
+
+sim: ## HANDOFFS simulated handoffs with every kind of fault, and each safety rule switched off once
+	$(GO) test ./tests/sim -run '^TestSim$$' -count=1 -v -timeout 10m -sim.handoffs=$(HANDOFFS)
+	$(GO) vet -tags mutants ./pd/mutant ./pd/lease ./pd/node ./tests/sim
+	$(GO) test -tags mutants ./tests/sim -run '^(TestEveryRuleIsNeeded|TestShrinkKeepsTheFailure)$$' -count=1 -timeout 10m
 
 model: ## check the model of a handoff with spin: it holds, its mutations fail
 	docs/model/check.sh

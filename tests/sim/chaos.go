@@ -45,10 +45,13 @@ func (w *World) unleash() {
 		next = func() {
 			every := time.Duration(float64(t.every) / w.intensity())
 			w.after(between(r, every/4, 2*every), func() {
-				if !w.calm {
-					t.do(w)
-					next()
+				if w.calm {
+					return
 				}
+				if w.troubled() {
+					t.do(w)
+				}
+				next()
 			})
 		}
 		next()

@@ -71,7 +71,6 @@ func (h *host) start(after time.Duration) {
 			return
 		}
 		if h.lingering != nil && w.opt.Broken != NoBootLock {
-			w.happened(PredecessorAliveAtStart)
 			w.note(h.name, "start refused", "", "owners of boot %s hold the lock", short(pd.HandoffID(h.lingering.proc.peer.Boot)))
 			h.start(between(w.rand("restart"), time.Second, bootLockWait))
 			return

@@ -65,7 +65,7 @@ func (w *World) call(from caller, to *host, message any, timeout time.Duration, 
 	c := &outcall{world: w, from: from, after: after}
 	name := wire.Name(message)
 	c.end(timeout, nil, &pd.Error{Op: name, Code: pd.CodeDeadline, Node: to.id, Text: "no answer in time"})
-	unreachable := &pd.Error{Op: name, Code: pd.CodePeerUnreachable, Node: to.id, Text: "the connection ended before the answer"}
+	unreachable := gone(to, name)
 	body, err := wire.Encode(message)
 	if err != nil {
 		c.end(0, nil, err)
@@ -90,16 +90,23 @@ func (w *World) call(from caller, to *host, message any, timeout time.Duration, 
 		w.happened(ControlReorder)
 		delay = w.slow()
 	}
+	// A message comes twice when its caller has sent it again over a new
+	// connection: nobody reads the first answer.
+	muted := w.hit(ControlDuplicate, 0.06)
 	arrive := func() {
-		p := to.proc
+		p, mute := to.proc, muted
+		muted = false
+		if p == nil && mute {
+			return
+		}
 		if p == nil {
 			c.end(w.latency(), nil, &pd.Error{Op: name, Code: pd.CodePeerUnreachable, Node: to.id, Text: "no connection"})
 			return
 		}
-		p.run(func() { w.arrived(c, p, body, message, unreachable) })
+		p.run(func() { w.arrived(c, p, body, message, mute) })
 	}
 	w.after(delay, arrive)
-	if w.hit(ControlDuplicate, 0.06) {
+	if muted {
 		w.happened(ControlDuplicate)
 		w.after(delay+between(w.rand("duplicate"), 0, pick(w.rand("duplicate"), 5*time.Millisecond, time.Second, w.set.handoffTimeout)), arrive)
 	}
@@ -112,6 +119,10 @@ func (w *World) slow() time.Duration {
 	return between(r, 10*time.Millisecond, pick(r, time.Second, w.set.handoffTimeout, 2*w.set.handoffTimeout))
 }
 
+func gone(to *host, op string) error {
+	return &pd.Error{Op: op, Code: pd.CodePeerUnreachable, Node: to.id, Text: "the connection ended before the answer"}
+}
+
 // broke: the caller sees its connection end soon, or nothing until its timeout.
 func (w *World) broke(c *outcall, err error) {
 	if r := w.rand("broke"); r.IntN(2) == 0 {
@@ -119,11 +130,13 @@ func (w *World) broke(c *outcall, err error) {
 	}
 }
 
-// arrived hands a message to a process and carries its answer back.
-func (w *World) arrived(c *outcall, p *process, body []byte, sent any, unreachable error) {
+// arrived hands a message to a process and carries its answer back, unless
+// nobody reads it.
+func (w *World) arrived(c *outcall, p *process, body []byte, sent any, mute bool) {
 	to := p.host
+	unreachable := gone(to, wire.Name(sent))
 	back := func(a any, err error) {
-		if w.cut(c.from.site(), to.site) {
+		if mute || w.cut(c.from.site(), to.site) {
 			return
 		}
 		if w.hit(ControlLostReply, 0.015) {
@@ -156,7 +169,11 @@ func (w *World) arrived(c *outcall, p *process, body []byte, sent any, unreachab
 	if r, ok := message.(wire.Reserve); ok && p.host.role == pd.Decode {
 		w.check.reserveArrived(p, &r)
 	}
-	p.called(message, &inbound{reply: back, lost: func() { c.end(w.latency(), nil, unreachable) }})
+	p.called(message, &inbound{reply: back, lost: func() {
+		if !mute {
+			c.end(w.latency(), nil, unreachable)
+		}
+	}})
 }
 
 // decode reads a message in its wire form; like names its type.

@@ -6,6 +6,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"time"
+
+	"github.com/hw-native-sys/pypto-pd/pd/mutant"
 )
 
 // Options say which world to run. The same options give the same world, event
@@ -14,8 +16,12 @@ type Options struct {
 	Seed uint64
 	// Handoffs is how many requests clients send.
 	Handoffs int
-	// Faults are the kinds that may happen; the seed chooses among them.
+	// Faults are the kinds that may happen. The seed chooses among them, unless
+	// they are Exact.
 	Faults Faults
+	Exact  bool
+	// From and Until bound when faults happen; 0 is no bound.
+	From, Until time.Duration
 	// Intensity scales how often they do; 0 means 1.
 	Intensity float64
 	// Broken switches one rule off that the simulation itself stands for.
@@ -23,8 +29,8 @@ type Options struct {
 	// Unacknowledged gives the first prefill node a data plane whose Done means
 	// only that the bytes have left.
 	Unacknowledged bool
-	// Mutants says that a rule of the nodes is switched off, for the replay line.
-	Mutants bool
+	// Mutant is the rule of the nodes that whoever runs the world has switched off.
+	Mutant mutant.Rule
 	// Log gets one line per event; nil writes none.
 	Log io.Writer
 }
@@ -92,9 +98,9 @@ func newSettings(o Options) settings {
 	r := draw(o.Seed, "settings")
 	s := settings{
 		prefills: 1 + r.IntN(2), decodes: 1 + r.IntN(3), routers: 1,
-		capacity: 4 + r.IntN(5), sequences: 3 + r.IntN(3),
+		capacity: 4 + r.IntN(5), sequences: 4 + r.IntN(5),
 		chunkTokens: pick(r, 128, 128, 256, 100), batchTokens: 256,
-		stepDecode: 128, poolPrefill: 2048, poolDecode: 2048,
+		stepDecode: 128, poolPrefill: 4096, poolDecode: 4096,
 		prefillRate: pick(r, 2000.0, 6000, 20000), decodeRate: pick(r, 20.0, 60, 200),
 		maxPrompt: 700, maxNew: 40,
 		handoffTimeout: pick(r, 4*time.Second, 15*time.Second, 60*time.Second),
@@ -111,7 +117,7 @@ func newSettings(o Options) settings {
 	}
 	s.cachePrefill, s.cacheDecode = r.IntN(3) == 0, r.IntN(3) == 0
 	for _, f := range o.Faults.Kinds() {
-		if draw(o.Seed, "active "+f.String()).Float64() < share || o.Faults.few() {
+		if o.Exact || draw(o.Seed, "active "+f.String()).Float64() < share {
 			s.active = s.active.With(f)
 		}
 	}
@@ -123,9 +129,6 @@ func newSettings(o Options) settings {
 	}
 	return s
 }
-
-// few says that a set is so small that all of it should happen in every world.
-func (s Faults) few() bool { return len(s.Kinds()) <= 5 }
 
 // apply makes the faults that are a shape of the world.
 func (s *settings) apply(seed uint64) {

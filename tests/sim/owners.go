@@ -466,6 +466,7 @@ func (o *owners) die() {
 // linger keeps the owners alive without their node for a while.
 func (o *owners) linger() {
 	w := o.world
+	w.happened(PredecessorAliveAtStart)
 	w.note(o.proc.name(), "owners linger", "", "")
 	o.proc.host.lingering = o
 	w.after(between(w.rand("linger"), time.Second, 40*time.Second), o.die)

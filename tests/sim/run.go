@@ -23,11 +23,13 @@ type Result struct {
 	Counts Counts
 	Tally  Tally
 	World  string
+	// Active are the kinds that the seed chose.
+	Active Faults
 	Took   time.Duration // of the simulated time
 }
 
 // Failed says that the world must be looked at.
-func (r *Result) Failed() bool { return r.Violation != nil || r.Panic != "" }
+func (r Result) Failed() bool { return r.Violation != nil || r.Panic != "" }
 
 // Name is the broken invariant, "" if none is.
 func (r *Result) Name() string {
@@ -45,7 +47,7 @@ func Run(o Options) (result Result) {
 	w := newWorld(o)
 	defer func() {
 		result = Result{
-			Options: o, Digest: w.trace.digest, Lines: w.trace.lines, Counts: w.counts, Tally: w.tally, World: w.set.String(), Took: w.now,
+			Options: o, Digest: w.trace.digest, Lines: w.trace.lines, Counts: w.counts, Tally: w.tally, World: w.set.String(), Active: w.set.active, Took: w.now,
 		}
 		switch v := recover().(type) {
 		case nil:
@@ -107,12 +109,27 @@ func (w *World) live() {
 func (r *Result) Replay() string {
 	o := r.Options
 	var b strings.Builder
-	if o.Mutants {
+	if o.Mutant != 0 {
 		b.WriteString("go test -tags mutants ")
 	} else {
 		b.WriteString("go test ")
 	}
 	fmt.Fprintf(&b, "./tests/sim -run '^TestSeed$' -count=1 -sim.seed=%d -sim.handoffs=%d -sim.faults=%s", o.Seed, o.Handoffs, o.Faults)
+	if o.Exact {
+		b.WriteString(" -sim.exact")
+	}
+	if o.From != 0 {
+		fmt.Fprintf(&b, " -sim.from=%v", o.From)
+	}
+	if o.Until != 0 {
+		fmt.Fprintf(&b, " -sim.until=%v", o.Until)
+	}
+	if o.Unacknowledged {
+		b.WriteString(" -sim.unacknowledged")
+	}
+	if o.Mutant != 0 {
+		fmt.Fprintf(&b, " -sim.mutant=%d", o.Mutant)
+	}
 	if o.Intensity != 0 {
 		fmt.Fprintf(&b, " -sim.intensity=%g", o.Intensity)
 	}

@@ -119,7 +119,12 @@ func (w *World) hit(f Fault, chance float64) bool {
 	if w.calm || !w.set.active.Has(f) {
 		return false
 	}
-	return w.rand(f.String()).Float64() < chance*w.intensity()
+	return w.rand(f.String()).Float64() < chance*w.intensity() && w.troubled()
+}
+
+// troubled says whether faults may happen now.
+func (w *World) troubled() bool {
+	return !w.calm && w.now >= w.opt.From && (w.opt.Until == 0 || w.now < w.opt.Until)
 }
 
 func (w *World) intensity() float64 {
