@@ -267,6 +267,65 @@ func TestPrefillThatFailsLateMattersOnlyWhileDecodeWaitsForIt(t *testing.T) {
 	}
 }
 
+// A stream whose prefill has failed is not waited for when decode cannot be
+// asked, but one that flows is.
+func TestStreamIsGivenUpWhenPrefillFailedAndDecodeIsSilent(t *testing.T) {
+	for _, flows := range []bool{false, true} {
+		t.Run(fmt.Sprint("flows ", flows), func(t *testing.T) {
+			begun, asked, answer, end := make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
+			once := sync.OnceFunc(func() { close(asked) })
+			s := newStand(t, settings{handoffTimeout: 0.3, before: func(s *stand) {
+				s.prefills[0].post = func(c *edge.Call) { <-begun; refuses(pd.Errorf(pd.CodeTransferFailed, "transfer", "link"))(c) }
+				d := s.decodes[0]
+				d.status = func() wire.Status {
+					once()
+					<-answer
+					return wire.Status{Role: pd.Decode, State: "InUse"}
+				}
+				d.post = func(c *edge.Call) {
+					c.Stream(200, openai.TypeEvents, func(w *edge.StreamWriter) error {
+						if flows {
+							w.WriteString(oneEvent)
+							w.Flush()
+						}
+						select {
+						case <-end:
+						case <-c.Context().Done():
+						}
+						w.WriteString(doneEvent)
+						return w.Flush()
+					})
+				}
+			}})
+			nc := s.send("POST", "/v1/completions", streamed)
+			br := bufio.NewReader(nc)
+			r, err := http.ReadResponse(br, nil)
+			require.NoError(t, err)
+			events := bufio.NewReader(r.Body)
+			if flows {
+				_, err := events.Peek(len(oneEvent))
+				require.NoError(t, err)
+			}
+			close(begun)
+			take(t, asked)
+			if flows {
+				s.until("decode is lost", func(v poolView) bool { return v.Pairs == 0 })
+				close(end)
+			}
+			body, err := io.ReadAll(events)
+			require.NoError(t, err)
+			if flows {
+				require.Equal(t, oneEvent+doneEvent, string(body))
+			} else {
+				require.Contains(t, string(body), `"code":"transfer_failed"`)
+				require.Contains(t, string(body), doneEvent)
+			}
+			close(answer)
+			s.untilFree()
+		})
+	}
+}
+
 // A whole answer has no head before its text is complete, so only decode's status
 // tells that a prefill node whose answer was lost had done its work.
 func TestPrefillWhoseAnswerIsLostMattersOnlyUntilDecodeOwnsTheRequest(t *testing.T) {

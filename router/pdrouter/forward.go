@@ -45,6 +45,10 @@ type handoff struct {
 	// second sees the other.
 	decodeHead bool
 	refused    *refused
+	// flowing: an event of decode's stream came. cut is why the stream was given
+	// up before that.
+	flowing bool
+	cut     *pd.Error
 }
 
 // refused is a node's answer that is no success, or how its leg failed.
@@ -240,7 +244,12 @@ func (h *handoff) whole(x *edge.Exchange) error {
 
 func (h *handoff) stream(x *edge.Exchange) {
 	seen := relay.Events(h.call, x, dropFromAnswer,
-		func() { h.result.took(&h.result.first) },
+		func() {
+			h.result.took(&h.result.first)
+			h.mu.Lock()
+			h.flowing = true
+			h.mu.Unlock()
+		},
 		func(s *relay.Seen) error { return h.interrupted(s.Upstream) })
 	h.result.events = seen.Events
 	if seen.Done {
@@ -260,6 +269,12 @@ func (h *handoff) stream(x *edge.Exchange) {
 func (h *handoff) interrupted(err error) error {
 	if errors.Is(context.Cause(h.call.Context()), edge.ErrStopping) {
 		return errStopping()
+	}
+	h.mu.Lock()
+	cut := h.cut
+	h.mu.Unlock()
+	if cut != nil {
+		return cut
 	}
 	h.router.options.Log.Warn("answer broke", "request", h.pair.fence.Request, "handoff", h.pair.fence.Handoff, "node", h.pair.decode.id, "error", err)
 	h.pair.decode.poke()

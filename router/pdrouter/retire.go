@@ -155,6 +155,20 @@ func (h *handoff) decodeOwns(bad *refused) bool {
 	return true
 }
 
+// giveUp ends the wait for the first event of a stream whose prefill has failed
+// and whose decode cannot be asked. A stream that flows goes on: decode owns it.
+func (h *handoff) giveUp(why *pd.Error) {
+	h.mu.Lock()
+	flows := h.flowing
+	if !flows {
+		h.cut = why
+	}
+	h.mu.Unlock()
+	if !flows {
+		h.decode.Cancel(why)
+	}
+}
+
 // prefillFailedLate deals with a prefill that failed after decode's answer had
 // begun. Where decode owns the request already that is no error. Where it still
 // waits for prefill it is told, so that its client need not wait for the
@@ -181,7 +195,11 @@ func (h *handoff) prefillFailedLate(bad *refused) {
 	defer cancel()
 	status, statusErr := r.control.Status(ctx, h.pair.decode.control, wire.StatusQuery{Fence: f})
 	r.options.Log.Warn("prefill failed late", "request", f.Request, "handoff", f.Handoff, "node", h.pair.prefill.id, "error", cmp.Or[error](bad.err, why), "decode_state", status.State)
-	if statusErr != nil || status.Admitted || h.isOver(pd.Decode) {
+	if statusErr != nil {
+		h.giveUp(why)
+		return
+	}
+	if status.Admitted || h.isOver(pd.Decode) {
 		return
 	}
 	// Its answer ends with decode's own error event, which gives the slot back.
