@@ -199,6 +199,6 @@ func tenOfTen(t *testing.T, c *cluster.Cluster, seed string) {
 		for _, f := range all {
 			f.wantText(t)
 		}
+		c.AssertIdle(t)
 	}
-	c.AssertIdle(t)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/hw-native-sys/pypto-pd/pd"
+	"github.com/hw-native-sys/pypto-pd/pd/journal"
 	"github.com/hw-native-sys/pypto-pd/tests/e2e/cluster"
 )
 
@@ -56,4 +57,24 @@ func fence(t *testing.T, c *cluster.Cluster, n *cluster.Node) {
 func wantOpen(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	cluster.Eventually(t, n.Idle)
+}
+
+// resolve opens decode after a handoff that failed while nobody could speak to
+// prefill or decode. Where prefill knows that its writes have ended, decode
+// learns that by itself; where it does not, an operator fences.
+func resolve(t *testing.T, c *cluster.Cluster, id string) {
+	t.Helper()
+	prefill, decode := c.Prefill[0], c.Decode[0]
+	await(t, prefill, id, journal.HandoffFailed)
+	for _, e := range prefill.EventsOf(t, id) {
+		if e.Code == pd.CodeUncertain.String() {
+			t.Logf("prefill does not know whether its writes have ended: %s", e.Detail)
+			wantGated(t, c, decode, id)
+			fence(t, c, decode)
+			return
+		}
+	}
+	await(t, decode, id, journal.HandoffFailed)
+	wantOpen(t, decode)
+	require.Zero(t, decode.Count(t, "FENCED"))
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/journal"
 	"github.com/hw-native-sys/pypto-pd/tests/e2e/cluster"
 )
@@ -74,6 +75,49 @@ func TestStoppedProcessThatGoesOnInTime(t *testing.T) {
 				require.Zero(t, n.Count(t, journal.RecoveryRequired), n.Label)
 				require.Zero(t, n.Count(t, journal.HandoffFailed), n.Label)
 			}
+		})
+	}
+}
+
+// A node that stands still for longer than the others' patience: its client has
+// an explicit error, and when it goes on it learns what became of its request
+// and serves again without a restart.
+func TestStoppedProcessThatGoesOnTooLate(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		stage   stage
+		role    pd.Role
+		request int
+	}{
+		{computes, pd.Prefill, 60},
+		{transfers, pd.Prefill, 60},
+		{transfers, pd.Decode, 60},
+		// Only the time of the whole request bounds a stream that has begun.
+		{streams, pd.Decode, 8},
+	} {
+		t.Run(row.role.String()+" "+row.stage.name, func(t *testing.T) {
+			t.Parallel()
+			c := cluster.Start(t, cluster.Options{
+				PLayout: "dp2tp1", DLayout: "dp2tp1", HandoffSeconds: 4, RequestSeconds: row.request, ExpectErrors: true,
+				PrefillFlags: row.stage.prefill, DecodeFlags: row.stage.decode,
+			})
+			n := c.Prefill[0]
+			if row.role == pd.Decode {
+				n = c.Decode[0]
+			}
+			f, id := row.stage.fly(t, c, "too late", true)
+			stop(t, n.Process)
+			stopped := time.Now()
+			f.wantError(t)
+			t.Logf("the error came %v after the stop: %d %v", f.landed.Sub(stopped).Round(time.Millisecond), f.answer.Status, f.answer.Failure)
+			n.Signal(syscall.SIGCONT)
+			if row.stage.name == streams.name {
+				wantOpen(t, c.Decode[0])
+			} else {
+				resolve(t, c, id)
+			}
+			c.WaitPairs(t, 1)
+			tenOfTen(t, c, "after")
 		})
 	}
 }

@@ -43,6 +43,8 @@ type Options struct {
 	PrefillFaults []simulator.Fault
 	// Host is where everything listens; "" is 127.0.0.1.
 	Host string
+	// Networks, if any, are the nodes' own, prefill first.
+	Networks []*Network
 	// Race: the programs have the race detector, if the tests have it.
 	Race bool
 	// ExpectErrors: log lines of level ERROR and exit codes other than 0 are
@@ -85,7 +87,10 @@ func Start(t testing.TB, o Options) *Cluster {
 			}
 		}
 	}
-	for _, n := range c.Nodes() {
+	for i, n := range c.Nodes() {
+		if len(o.Networks) > 0 {
+			n.network = o.Networks[i]
+		}
 		n.Start(t)
 	}
 	for _, n := range c.Nodes() {
@@ -168,11 +173,17 @@ func WriteConfig(t testing.TB, o Options) (string, *config.Config) {
 	t.Helper()
 	o.Prefills, o.Decodes = max(o.Prefills, 1), max(o.Decodes, 1)
 	ports := Ports(t, 2*(o.Prefills+o.Decodes))
+	networks := o.Networks
 	entries := func(n int) []map[string]any {
 		var out []map[string]any
 		for range n {
-			out = append(out, map[string]any{"host": host(o), "port": ports[0], "control_port": ports[1]})
+			e := map[string]any{"host": host(o), "port": ports[0], "control_port": ports[1]}
 			ports = ports[2:]
+			if len(networks) > 0 {
+				e["host"], e["transfer_hostname"] = networks[0].Host, networks[0].Transfer
+				networks = networks[1:]
+			}
+			out = append(out, e)
 		}
 		return out
 	}

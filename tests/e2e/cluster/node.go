@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
+	"path/filepath"
 	"testing"
 
 	"github.com/hw-native-sys/pypto-pd/pd"
@@ -23,12 +24,18 @@ type Node struct {
 
 	cluster *Cluster
 	args    []string
+	network *Network // nil: the tests' own
 }
 
 // Start starts the node's process, for the first time or again.
 func (n *Node) Start(t testing.TB) {
 	t.Helper()
-	n.Process = n.cluster.spawn(t, Command{Label: n.Label, Program: Serving, Args: n.args})
+	command := Command{Label: n.Label, Program: Serving, Args: n.args}
+	if n.network != nil {
+		inside := append(n.network.inside(), filepath.Join(Bin(t), Serving))
+		command.Program, command.Args = inside[0], append(inside[1:], n.args...)
+	}
+	n.Process = n.cluster.spawn(t, command)
 }
 
 // URL is where the node serves HTTP.
