@@ -58,6 +58,9 @@ func Networks(t testing.TB, n int) []*Network {
 		w.ip(t, "link set lo up", "addr add "+w.Host+"/32 dev lo", "addr add "+w.Transfer+"/32 dev lo")
 		ip(t, fmt.Sprintf("link add %s type veth peer name test netns %d", w.cable, w.holder.PID()),
 			"addr add "+w.own+"/32 dev "+w.cable, "link set "+w.cable+" up")
+		// The kernel may keep a namespace, and with it the cable, for as long as a
+		// connection of a process that has ended waits for its peer.
+		t.Cleanup(func() { ip(t, "link del "+w.cable) })
 		w.ip(t, "link set test up", "route add "+w.own+"/32 dev test src "+w.Host)
 		ip(t, "route add "+w.Host+"/32 dev "+w.cable+" src "+w.own)
 		for _, o := range all {
