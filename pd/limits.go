@@ -55,6 +55,12 @@ const (
 	// MaxTombstones bounds how many ended handoffs a node remembers; eviction
 	// is harmless because decode allocates only while a POST is open.
 	MaxTombstones = 1024
+	// MaxHellos is how many hellos decode remembers, so that one that comes twice
+	// changes nothing the second time: several from each of MaxNodes peers.
+	MaxHellos = 1024
+	// MaxPastBoots is how many ended boots of a peer a node remembers, so that a
+	// late message does not bring one back.
+	MaxPastBoots = 64
 	// MaxStopStrings and MaxStopBytes bound the stop list of one request, as
 	// OpenAI does (4), with room for engines that allow more.
 	MaxStopStrings = 16

@@ -31,6 +31,8 @@ type side struct {
 	posts map[string]node.PostID
 
 	registry pd.Registry
+	// hello is the last that was sent.
+	hello wire.Session
 	// installed is the epoch of the peer's registry that the owners know.
 	installed pd.Epoch
 	prompts   map[pd.HandoffID]*prompt
@@ -58,6 +60,8 @@ type pair struct {
 
 	holdWrites, holdCompute, holdFence bool
 	holdSessions, holdAcks             bool
+	lateSession                        bool // the next session's answer is held
+	hellos                             int
 	heldSessions, heldAcks             []func()
 	lost                               map[string]bool // "chunk", "reserve", …: the call never arrives
 	cut                                bool            // no call arrives
@@ -280,13 +284,26 @@ func (c *pair) execute(s *side, eff node.Effect) {
 }
 
 func (c *pair) openSession(s *side, peer pd.Peer) {
-	c.deliver(c.other(s), s.node.Hello(), func(a any, err error) {
-		if err != nil {
-			c.step(s, node.SessionReturned{Peer: peer, Err: err})
+	late := c.lateSession
+	c.lateSession = false
+	hello := s.node.Hello()
+	c.hellos++
+	hello.Nonce = fmt.Sprintf("%032d", c.hellos)
+	s.hello = hello
+	c.deliver(c.other(s), hello, func(a any, err error) {
+		returned := func() {
+			if err != nil {
+				c.step(s, node.SessionReturned{Peer: peer, Err: err})
+				return
+			}
+			answer := a.(wire.Session)
+			c.step(s, node.SessionReturned{Peer: peer, Answer: &answer})
+		}
+		if late {
+			c.heldSessions = append(c.heldSessions, returned)
 			return
 		}
-		answer := a.(wire.Session)
-		c.step(s, node.SessionReturned{Peer: peer, Answer: &answer})
+		returned()
 	})
 }
 

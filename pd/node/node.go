@@ -64,6 +64,8 @@ type Node struct {
 	// owned by the caller's goroutine
 	ledger     *lease.Ledger
 	sessions   map[pd.Peer]*session
+	lives      map[pd.NodeID]*lives
+	hellos     nonces
 	prefills   map[pd.HandoffID]*prefill
 	decodes    map[pd.HandoffID]*decode
 	posts      map[PostID]pd.HandoffID
@@ -89,7 +91,7 @@ type Node struct {
 func New(cfg Config) *Node {
 	return &Node{
 		cfg: cfg, ledger: lease.New(cfg.Allocator),
-		sessions: map[pd.Peer]*session{}, prefills: map[pd.HandoffID]*prefill{}, decodes: map[pd.HandoffID]*decode{},
+		sessions: map[pd.Peer]*session{}, lives: map[pd.NodeID]*lives{}, hellos: nonces{seen: map[string]struct{}{}}, prefills: map[pd.HandoffID]*prefill{}, decodes: map[pd.HandoffID]*decode{},
 		posts: map[PostID]pd.HandoffID{}, tombstones: map[pd.HandoffID]*tombstone{}, gates: map[pd.HandoffID]string{},
 	}
 }

@@ -32,6 +32,7 @@ var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
 //	compute H                  one chunk
 //	settle H CHUNK done|failed|uncertain
 //	finish H                   the engine ends the decode
+//	late session               the answer to the next hello waits for free sessions
 //	lose OP                    the next call of this kind never arrives
 //	cut | heal                 no call arrives
 //	advance DURATION
@@ -169,6 +170,9 @@ func (c *pair) do(words []string) {
 		c.settle(c.p, handoffID(words[1]), pd.ChunkID(chunk), s)
 	case "finish":
 		c.step(c.d, node.DecodeStopped{Handoff: handoffID(words[1])})
+	case "late":
+		require.Equal(t, "session", words[1])
+		c.lateSession = true
 	case "lose":
 		c.lost[words[1]] = true
 	case "cut":
@@ -194,7 +198,7 @@ func (c *pair) do(words []string) {
 	case "restart":
 		c.restart(words[1])
 	case "hello":
-		c.deliver(c.d, c.p.node.Hello(), func(any, error) {})
+		c.deliver(c.d, c.p.hello, func(any, error) {})
 	case "goodbye":
 		c.deliver(c.d, wire.SourceStopped{Peer: c.p.self, Fact: c.p.node.Snapshot().Stopped}, func(any, error) {})
 	case "drain":

@@ -91,17 +91,67 @@ func (n *Node) sessionCalled(call CallID, s *wire.Session) {
 		n.emit(Answer{Call: call, Err: err}, Record{Event: "CONTROL_MESSAGE_REJECTED", Code: pd.CodeOf(err), Detail: err.Error()})
 		return
 	}
-	n.dropOldBoots(s.Peer)
-	n.sessions[s.Peer] = &session{open: true, registry: s.Registry}
+	// The same hello again says nothing new, least of all who lives.
+	if !n.hellos.knows(s.Nonce) {
+		n.dropOldBoots(s.Peer)
+		n.sessions[s.Peer] = &session{open: true, registry: s.Registry}
+	}
 	hello := n.Hello()
 	hello.Nonce = s.Nonce
 	n.emit(Answer{Call: call, Message: hello})
 }
 
-// dropOldBoots forgets sessions of earlier lives of a node.
+// nonces are the last hellos that a decode node has taken in.
+type nonces struct {
+	seen  map[string]struct{}
+	order []string // oldest first
+}
+
+// knows notes a nonce and says whether it came before. The empty one is new.
+func (k *nonces) knows(nonce string) bool {
+	if _, known := k.seen[nonce]; known || nonce == "" {
+		return known
+	}
+	if len(k.order) == pd.MaxHellos {
+		delete(k.seen, k.order[0])
+		k.order = slices.Delete(k.order, 0, 1)
+	}
+	k.seen[nonce] = struct{}{}
+	k.order = append(k.order, nonce)
+	return false
+}
+
+// lives are what prefill knows of one decode node: its present boot, and those
+// that must not come back with an answer that was late.
+type lives struct {
+	current pd.BootID
+	past    []pd.BootID
+}
+
+func (l *lives) ended(boot pd.BootID) {
+	if boot == "" || slices.Contains(l.past, boot) {
+		return
+	}
+	l.past = append(l.past, boot)
+	if n := len(l.past); n > pd.MaxPastBoots {
+		l.past = slices.Delete(l.past, 0, n-pd.MaxPastBoots)
+	}
+}
+
+// dropOldBoots ends what there was with earlier lives of a node.
 func (n *Node) dropOldBoots(peer pd.Peer) {
+	l := n.lives[peer.Node]
+	if l == nil {
+		l = &lives{}
+		n.lives[peer.Node] = l
+	}
+	if l.current != peer.Boot {
+		l.ended(l.current)
+		l.current = peer.Boot
+	}
 	for p := range n.sessions {
 		if p.Node == peer.Node && p.Boot != peer.Boot {
+			l.ended(p.Boot)
 			delete(n.sessions, p)
 		}
 	}
@@ -152,6 +202,9 @@ func (n *Node) sessionReturned(e SessionReturned) {
 	err := e.Err
 	if err == nil && e.Answer.Peer != e.Peer {
 		err = &pd.Error{Op: "session", Code: pd.CodeStaleBoot, Node: e.Peer.Node, Text: fmt.Sprintf("boot %s answered, want %s", e.Answer.Peer.Boot, e.Peer.Boot)}
+	}
+	if l := n.lives[e.Peer.Node]; err == nil && l != nil && slices.Contains(l.past, e.Peer.Boot) {
+		err = &pd.Error{Op: "session", Code: pd.CodeStaleBoot, Node: e.Peer.Node, Text: fmt.Sprintf("boot %s ended before boot %s began", e.Peer.Boot, l.current)}
 	}
 	if err == nil {
 		err = n.sessionError(e.Answer)
