@@ -29,8 +29,21 @@ func apart(t *testing.T, requestSeconds int) (c *cluster.Cluster, prefill, decod
 func moving(t *testing.T, c *cluster.Cluster, seed string, stream bool) (*flight, string) {
 	t.Helper()
 	s := stage{prompt: 384, max: 16, reached: func(t *testing.T, c *cluster.Cluster, id string) {
-		await(t, c.Prefill[0], id, journal.ChunkSubmitted)
-		require.False(t, has(t, c.Prefill[0], id, journal.Transfer), "the transfer was over before anything could happen")
+		cluster.Eventually(t, func() error {
+			submitted, moved := 0, 0
+			for _, e := range c.Prefill[0].EventsOf(t, id) {
+				switch e.Event {
+				case journal.ChunkSubmitted:
+					submitted++
+				case journal.Transfer:
+					moved++
+				}
+			}
+			if submitted == moved {
+				return fmt.Errorf("%d chunks are submitted and have moved", moved)
+			}
+			return nil
+		})
 	}}
 	return s.fly(t, c, seed, stream)
 }

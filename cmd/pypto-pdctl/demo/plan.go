@@ -3,10 +3,12 @@ package demo
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/config"
@@ -90,17 +92,39 @@ func newPlan(f Flags, dir string) (*plan, error) {
 	return p, nil
 }
 
-// freePorts finds ports that nobody listens on at the moment. They are held
-// together, so that all differ.
+// freePorts finds ports that nobody listens on at the moment, below those that
+// the kernel gives to outgoing connections: one of these could be taken before
+// its process binds it. They are held together, so that all differ.
 func freePorts(n int) ([]int, error) {
+	first, last := 15000, outgoingFrom()-1
+	if last-first < 10*n {
+		first, last = 1024, 65535 // somebody widened the range; then chance must do
+	}
 	var ports []int
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	for tries := 0; len(ports) < n; tries++ {
+		if tries > 100*n {
+			return nil, fmt.Errorf("find %d free ports between %d and %d: %d tried", n, first, last, tries)
+		}
+		port := first + rand.IntN(last-first+1)
+		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 		if err != nil {
-			return nil, fmt.Errorf("find a free port: %w", err)
+			continue
 		}
 		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+		ports = append(ports, port)
 	}
 	return ports, nil
+}
+
+// outgoingFrom is the first port that the kernel picks by itself.
+func outgoingFrom() int {
+	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
+	if err == nil {
+		if fields := strings.Fields(string(text)); len(fields) == 2 {
+			if low, err := strconv.Atoi(fields[0]); err == nil {
+				return low
+			}
+		}
+	}
+	return 32768 // Linux's default
 }
