@@ -146,7 +146,7 @@ var (
 	}
 	transfers = stage{
 		name: "while a transfer is in flight", prompt: 128, max: 16,
-		prefill: []string{"--sim-link-rate", "25000"},
+		prefill: []string{"--sim-link-rate", "40000"},
 		reached: func(t *testing.T, c *cluster.Cluster, id string) {
 			await(t, c.Prefill[0], id, journal.ChunkSubmitted)
 			require.False(t, has(t, c.Prefill[0], id, journal.Transfer), "the transfer was over before anything could happen")
