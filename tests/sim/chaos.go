@@ -89,6 +89,17 @@ func (w *World) crashSoon(p *process) {
 	})
 }
 
+// killSoon crashes a process within moments and starts its host again.
+func (w *World) killSoon(p *process) {
+	r := w.rand("kill")
+	w.after(between(r, 0, 10*time.Millisecond), func() {
+		if !p.dead && !w.calm {
+			p.crash(r.IntN(3) > 0)
+			p.host.start(between(r, 200*time.Millisecond, 8*time.Second))
+		}
+	})
+}
+
 func (w *World) crashSome() { w.crashSoon(w.some(0, "who crashes")) }
 
 // busySender is a prefill process that has writes in flight.

@@ -288,14 +288,14 @@ func (c *checker) hit(p *process, d demand, g grant) {
 // compare checks logical pages of a table against the library.
 func (c *checker) compare(p *process, of prompt, g grant, tokens int, group pd.CacheGroup, span pd.Span, what string) {
 	host := p.host
-	hashes := adapter.PrefixHashes(&model.contract, model.digest, model.prompt(of))[group.PageTokens]
+	hashes := adapter.PrefixHashes(&c.world.kind.contract, c.world.kind.digest, model.prompt(of))[group.PageTokens]
 	period := host.layout.RingPeriods[group.Name]
 	for page := span.Start; page < min(span.End, len(hashes)); page++ {
 		if group.Kind != pd.Full && page < group.Pages(tokens)-period {
 			continue // it has left the ring
 		}
 		id := g.Tables[group.Name][adapter.Slot(group, period, page)]
-		want, ok := model.pageSum(of.book, group.Name, hashes[page])
+		want, ok := model.pageSum(c.world.kind, of.book, group.Name, hashes[page])
 		for _, r := range host.layout.Topology.RanksOf(g.Partition) {
 			if got := sumPage(&model.contract, host.layout, host.memory[r], group.Name, id); !ok || got != want {
 				c.world.broken("PublishedBytesMatchHash", "%s %s page %d of %s of %v on rank %d under a name that its bytes do not have", p.name(), what, page, group.Name, of, r)

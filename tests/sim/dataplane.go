@@ -114,6 +114,13 @@ func (d *dataPlane) post(j *job, segments []pd.Segment, target *dataEngine) {
 	w.check.posted2(b)
 	w.after(w.set.attemptTimeout, func() { b.settle(pd.Uncertain, "TIMEOUT") })
 	d.plan(b)
+	// The worst moment for a death is with bytes on their way.
+	if w.hit(SenderDeadBytesInFlight, 0.004) {
+		w.killSoon(b.source.owners.proc)
+	}
+	if w.hit(StaleWriteToNewBoot, 0.004) {
+		w.killSoon(target.rank.owners.proc)
+	}
 	if b.pending == 0 {
 		b.ended()
 	}
@@ -394,9 +401,10 @@ func (d *dataPlane) rankLost(ro *rankOwner) {
 	}
 }
 
-// liveInto says whether writes into these owners' memory are under way.
+// liveInto says whether a write into these owners' memory may still land,
+// whatever was said of it.
 func (d *dataPlane) liveInto(o *owners) bool {
-	return slices.ContainsFunc(d.live, func(b *batch) bool { return b.target.rank.owners == o && !b.verdict })
+	return slices.ContainsFunc(d.live, func(b *batch) bool { return b.target.rank.owners == o && b.target.open })
 }
 
 func sameBytes(a, b []byte) bool { return bytes.Equal(a, b) }

@@ -38,7 +38,7 @@ func (w *World) newHost(role pd.Role, index, tp int, s settings) *host {
 		world: w, site: len(w.hosts), name: fmt.Sprintf("%s%d", map[pd.Role]string{pd.Prefill: "P", pd.Decode: "D"}[role], index),
 		role: role, id: pd.NodeID(fmt.Sprintf("%s-%d", role, index)), cache: s.cachePrefill, lastPort: 15000,
 	}
-	size := adapter.Sizing{Topology: pd.Topology{Ranks: ranks, TP: tp}, PoolTokens: s.poolPrefill, StepTokens: s.chunkTokens, Sequences: s.sequences}
+	size := adapter.Sizing{Topology: pd.Topology{Ranks: ranks, TP: tp}, PoolTokens: s.poolPrefill, StepTokens: s.chunkTokens, Sequences: s.sequences, Checkpoints: s.checkpoints}
 	if role == pd.Decode {
 		size.PoolTokens, size.StepTokens, h.cache = s.poolDecode, s.stepDecode, s.cacheDecode
 	}

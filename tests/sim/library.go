@@ -36,17 +36,26 @@ var lengths = []int{1, 5, 31, 33, 64, 100, 127, 128, 129, 130, 200, 255, 256, 25
 // prompt names one prompt of the library.
 type prompt struct{ book, tokens int }
 
-// library holds contract and truths. It is safe for concurrent use.
+// library holds contracts and truths. It is safe for concurrent use.
 type library struct {
+	// contract is that of the first variant; all variants have its components.
 	contract pd.Contract
-	digest   string
+	variants []*variant
 	eos      pd.Token
 	books    [books][]pd.Token
 
 	mu sync.Mutex
 	// guarded by mu
 	answers map[prompt][]pd.Token
-	pages   [books]map[pageName]uint32
+}
+
+// variant is one rolling policy: another contract, and so other page names.
+type variant struct {
+	adapter  adapter.Adapter
+	contract pd.Contract
+	digest   string
+	// pages are guarded by the library's mutex.
+	pages [books]map[pageName]uint32
 }
 
 // pageName is a page's content: its group and the hash that covers it.
@@ -56,12 +65,19 @@ type pageName struct {
 }
 
 func newLibrary() *library {
-	l := &library{contract: dsv4.Tiny().Contract("simulated", "simulator"), answers: map[prompt][]pd.Token{}}
-	digest, err := wire.ContractDigest(&l.contract)
-	if err != nil {
-		panic(err)
+	l := &library{answers: map[prompt][]pd.Token{}}
+	for _, policy := range adapter.RollingPolicies() {
+		a, err := adapter.WithPolicy(dsv4.Tiny(), policy)
+		if err != nil {
+			panic(err)
+		}
+		v := &variant{adapter: a, contract: a.Contract("simulated", "simulator")}
+		if v.digest, err = wire.ContractDigest(&v.contract); err != nil {
+			panic(err)
+		}
+		l.variants = append(l.variants, v)
 	}
-	l.digest = digest
+	l.contract = l.variants[0].contract
 	r := draw(0, "library")
 	for b := range l.books {
 		for range bookTokens {
@@ -133,13 +149,13 @@ func (l *library) generate(p prompt) []pd.Token {
 }
 
 // pageSum is what the bytes of a named page add up to.
-func (l *library) pageSum(book int, group pd.GroupName, hash pd.PageHash) (sum uint32, ok bool) {
+func (l *library) pageSum(v *variant, book int, group pd.GroupName, hash pd.PageHash) (sum uint32, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.pages[book] == nil {
-		l.pages[book] = l.readBook(book)
+	if v.pages[book] == nil {
+		v.pages[book] = l.readBook(v, book)
 	}
-	sum, ok = l.pages[book][pageName{group, hash}]
+	sum, ok = v.pages[book][pageName{group, hash}]
 	return sum, ok
 }
 
@@ -155,11 +171,11 @@ type reader struct {
 	done   bool
 }
 
-func (l *library) readBook(book int) map[pageName]uint32 {
+func (l *library) readBook(v *variant, book int) map[pageName]uint32 {
 	e, layout, memory := l.scratchMemory()
 	r := &reader{
 		l: l, layout: layout, memory: memory, pool: e.Pool(), engine: e, pages: map[pageName]uint32{},
-		hashes: adapter.PrefixHashes(&l.contract, l.digest, l.books[book]),
+		hashes: adapter.PrefixHashes(&v.contract, v.digest, l.books[book]),
 	}
 	e.Attach(r)
 	e.Prefill("book", engine.Request{Continuation: pd.Continuation{PromptTokens: l.books[book], MaxNewTokens: 1}})

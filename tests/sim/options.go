@@ -72,20 +72,23 @@ type settings struct {
 	stepDecode                 int
 	poolPrefill, poolDecode    int
 	cachePrefill, cacheDecode  bool
-	prefillRate, decodeRate    float64
-	maxPrompt, maxNew          int
-	handoffTimeout             time.Duration
-	requestTimeout             time.Duration
-	attemptTimeout             time.Duration
-	interval                   time.Duration
-	fenceProves, autoFence     bool
+	// policy is the rolling policy, by number; checkpoints is how many cached
+	// windows the rings keep.
+	policy, checkpoints     int
+	prefillRate, decodeRate float64
+	maxPrompt, maxNew       int
+	handoffTimeout          time.Duration
+	requestTimeout          time.Duration
+	attemptTimeout          time.Duration
+	interval                time.Duration
+	fenceProves, autoFence  bool
 	// freesSource: every verdict of the data plane frees the source.
 	freesSource bool
 	active      Faults
+	// share is how likely a kind of fault is to be active, intensity how often it
+	// then happens: some worlds have a little of much, others much of little.
+	share, intensity float64
 }
-
-// share is how many worlds have a kind of fault, if it is allowed at all.
-const share = 0.3
 
 func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
 
@@ -115,9 +118,14 @@ func newSettings(o Options) settings {
 	for range s.decodes {
 		s.tpDecode = append(s.tpDecode, pick(r, 1, 4, 2))
 	}
-	s.cachePrefill, s.cacheDecode = r.IntN(3) == 0, r.IntN(3) == 0
+	s.cachePrefill, s.cacheDecode = r.IntN(2) == 0, r.IntN(2) == 0
+	s.policy = r.IntN(len(model.variants))
+	if s.cachePrefill || s.cacheDecode {
+		s.checkpoints = r.IntN(8)
+	}
+	s.share, s.intensity = pick(r, 0.1, 0.3, 0.5), pick(r, 0.5, 1, 1, 3)
 	for _, f := range o.Faults.Kinds() {
-		if o.Exact || draw(o.Seed, "active "+f.String()).Float64() < share {
+		if o.Exact || draw(o.Seed, "active "+f.String()).Float64() < s.share {
 			s.active = s.active.With(f)
 		}
 	}
@@ -154,6 +162,7 @@ func (s *settings) apply(seed uint64) {
 	if s.active.Has(PrefixEvictUnderLoad) {
 		s.cachePrefill, s.cacheDecode = true, true
 		s.poolPrefill, s.poolDecode = 1024, 1024
+		s.sequences, s.checkpoints = 2+r.IntN(2), r.IntN(4)
 	}
 	if s.active.Has(PoolExactFit) {
 		// The longest request fits once, to the page.
@@ -164,7 +173,7 @@ func (s *settings) apply(seed uint64) {
 
 // String is the world in one line.
 func (s settings) String() string {
-	return fmt.Sprintf("%dP%v %dD%v R%d capacity=%d sequences=%d chunk=%d pools=%d/%d cache=%t/%t handoff=%v request=%v attempt=%v fence=%t auto=%t frees=%t faults=%s",
+	return fmt.Sprintf("%dP%v %dD%v R%d capacity=%d sequences=%d chunk=%d pools=%d/%d cache=%t/%t policy=%d checkpoints=%d handoff=%v request=%v attempt=%v fence=%t auto=%t frees=%t share=%g intensity=%g faults=%s",
 		s.prefills, s.tpPrefill, s.decodes, s.tpDecode, s.routers, s.capacity, s.sequences, s.chunkTokens, s.poolPrefill, s.poolDecode,
-		s.cachePrefill, s.cacheDecode, s.handoffTimeout, s.requestTimeout, s.attemptTimeout, s.fenceProves, s.autoFence, s.freesSource, s.active)
+		s.cachePrefill, s.cacheDecode, s.policy, s.checkpoints, s.handoffTimeout, s.requestTimeout, s.attemptTimeout, s.fenceProves, s.autoFence, s.freesSource, s.share, s.intensity, s.active)
 }

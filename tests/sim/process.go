@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hw-native-sys/pypto-pd/adapter/dsv4"
 	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/engine"
 	"github.com/hw-native-sys/pypto-pd/pd/engine/reference"
@@ -76,7 +75,7 @@ func (h *host) boot() {
 		calls: map[node.CallID]*inbound{}, outgoing: map[outgoing]*outcall{}, prompts: map[pd.HandoffID]bool{},
 	}
 	p.engine = reference.New(reference.Config{
-		Contract: &model.contract, Adapter: dsv4.Tiny(), ContractDigest: model.digest, PrefixCaching: h.cache, Layout: h.layout,
+		Contract: &w.kind.contract, Adapter: w.kind.adapter, ContractDigest: w.kind.digest, PrefixCaching: h.cache, Layout: h.layout,
 		Memory:    func(r pd.Rank, c pd.ComponentID) []byte { return h.memory[r][c] },
 		MaxTokens: 1024, BatchTokens: w.set.batchTokens, ChunkTokens: w.set.chunkTokens,
 		Sequences: w.set.sequences, PrefillRate: w.set.prefillRate, DecodeRate: w.set.decodeRate,
@@ -85,10 +84,10 @@ func (h *host) boot() {
 	p.owners = w.newOwners(p)
 	p.pool = &watchedPool{Pool: p.engine.Pool(), process: p}
 	p.config = node.Config{
-		Role: h.role, Self: p.peer, Run: runID, Contract: &model.contract, ContractDigest: model.digest,
+		Role: h.role, Self: p.peer, Run: runID, Contract: &w.kind.contract, ContractDigest: w.kind.digest,
 		Registry: p.owners.registry(), Peers: map[pd.NodeID]struct{}{}, Capacity: w.set.capacity,
 		HandoffTimeout: w.set.handoffTimeout, RequestTimeout: w.set.requestTimeout, MaxModelTokens: 1024,
-		Adapter: dsv4.Tiny(), PrefixCaching: h.cache, Allocator: p.pool,
+		Adapter: w.kind.adapter, PrefixCaching: h.cache, Allocator: p.pool,
 		FenceProves: w.set.fenceProves, DeathSuffices: w.opt.Broken == DeathSuffices, AutoFence: w.set.autoFence,
 	}
 	for _, o := range w.hosts {

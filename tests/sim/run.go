@@ -66,6 +66,7 @@ func Run(o Options) (result Result) {
 func newWorld(o Options) *World {
 	w := &World{opt: o, set: newSettings(o), chaos: map[string]*rand.Rand{}, trace: newTrace(o.Log), cuts: map[[2]int]time.Duration{}, flights: map[pd.HandoffID]*flight{}}
 	w.tally.Failures, w.tally.Cancels = map[string]int{}, map[string]int{}
+	w.kind = model.variants[w.set.policy]
 	w.data = dataPlane{world: w, endpoints: map[string]*dataEngine{}}
 	w.check = newChecker(w)
 	for i, tp := range w.set.tpPrefill {

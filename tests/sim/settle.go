@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,6 +33,7 @@ func (w *World) settle() {
 	w.drains("AfterFaultsStopAllDrains")
 	w.mends()
 	w.admits()
+	w.crowd()
 	w.drains("AfterFaultsStopAllDrains")
 	w.rests()
 }
@@ -119,6 +121,32 @@ func (w *World) admits() {
 				w.probePair(p, d)
 			}
 		}
+	}
+}
+
+// crowd sends more requests at once than fit. Whoever is refused is refused at
+// once; whoever is taken in is served. Nobody may wait for somebody who waits for
+// him: that would end with a time, and no time may end anything now.
+func (w *World) crowd() {
+	var all []*client
+	for i := range 2 * w.set.capacity {
+		c := w.newClient(fmt.Sprintf("crowd-%d", i))
+		all = append(all, c)
+		w.after(between(w.rand("crowd"), 0, 50*time.Millisecond), func() { c.send(w.routers[i%len(w.routers)]) })
+	}
+	done := func() bool { return !slices.ContainsFunc(all, func(c *client) bool { return !c.done }) }
+	w.runUntil(w.now+w.patience(), done)
+	served := 0
+	for _, c := range all {
+		switch {
+		case !c.done || pd.CodeOf(c.err) == pd.CodeDeadline:
+			w.broken("NoWaitCycle", "request %s waits for what waits for it: %v", c.name, c.err)
+		case c.err == nil:
+			served++
+		}
+	}
+	if served == 0 {
+		w.broken("NoWaitCycle", "nobody of a crowd of %d was served, last: %v", len(all), all[len(all)-1].err)
 	}
 }
 

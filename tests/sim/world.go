@@ -15,6 +15,7 @@ import (
 type World struct {
 	opt   Options
 	set   settings
+	kind  *variant
 	now   time.Duration
 	queue eventQueue
 	order uint64
@@ -129,9 +130,9 @@ func (w *World) troubled() bool {
 
 func (w *World) intensity() float64 {
 	if w.opt.Intensity == 0 {
-		return 1
+		return w.set.intensity
 	}
-	return w.opt.Intensity
+	return w.opt.Intensity * w.set.intensity
 }
 
 // happened counts a fault where it took effect.
