@@ -42,8 +42,11 @@ fuzz: ## every fuzz target for FUZZTIME each
 		$(GO) test "./$$package" -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) || exit 1; \
 	done
 
+# The commit is part of what a failed simulation prints.
+STAMP = $(shell git rev-parse HEAD >/dev/null 2>&1 && echo -buildvcs=true)
+
 sim: ## HANDOFFS simulated handoffs with every kind of fault, and each safety rule switched off once
-	$(GO) test ./tests/sim -run '^TestSim$$' -count=1 -v -timeout 10m -sim.handoffs=$(HANDOFFS)
+	$(GO) test $(STAMP) ./tests/sim -run '^TestSim$$' -count=1 -v -timeout 10m -sim.handoffs=$(HANDOFFS)
 	$(GO) vet -tags mutants ./pd/mutant ./pd/lease ./pd/node ./tests/sim
 	$(GO) test -tags mutants ./tests/sim -run '^(TestEveryRuleIsNeeded|TestShrinkKeepsTheFailure)$$' -count=1 -timeout 10m
 

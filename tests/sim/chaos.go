@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/hw-native-sys/pypto-pd/pd"
@@ -226,6 +227,11 @@ func (w *World) claimDeath() {
 	}
 	w.happened(FalseDeathClaim)
 	w.note("ops", "false claim", "", "%s is told that %s is dead", d.name(), p.name())
+	for _, l := range w.check.leases {
+		if l.boot == d.peer.Boot && l.fence.Prefill == p.peer {
+			w.check.claimed[l.key] = true // decode asks a dead boot no more
+		}
+	}
 	d.ask(node.DeathOrder{Boot: p.peer.Boot}, func(any, error) {})
 }
 
@@ -250,13 +256,49 @@ func (w *World) operate() {
 				w.restart(p)
 				continue
 			}
-			if p == nil || p.gatedAt == 0 || p.paused != nil || w.now-p.gatedAt < between(r, 500*time.Millisecond, 5*time.Second) {
+			if p != nil && w.proofMustCome(p) {
+				continue
+			}
+			if p == nil || p.gatedAt == 0 || p.paused != nil || w.now-p.gatedAt < w.waitBefore(r) {
 				continue
 			}
 			w.relieve(p, r.IntN(4))
 		}
 		w.operate()
 	})
+}
+
+// waitBefore is how long an operator leaves a gated node alone.
+func (w *World) waitBefore(r *rand.Rand) time.Duration {
+	if w.set.patient {
+		return between(r, w.set.handoffTimeout, w.set.handoffTimeout+pd.FactAskMost)
+	}
+	return between(r, 500*time.Millisecond, 5*time.Second)
+}
+
+// proofMustCome says, once the faults have ended, that prefill knows what would
+// end each gate of a decode node, and is there to be asked. Then the operator
+// waits, and the gates must end by themselves: within two polls, behind a call
+// that was lost before.
+func (w *World) proofMustCome(p *process) bool {
+	gates := p.node.Gates()
+	if !w.calm || p.host.role != pd.Decode || len(gates) == 0 {
+		return false
+	}
+	for _, g := range gates {
+		source := w.host(g.Peer.Node)
+		if source == nil || source.proc == nil || source.proc.peer != g.Peer || w.check.claimed[key{p.peer.Boot, g.Handoff}] {
+			return false
+		}
+		k := key{g.Peer.Boot, g.Handoff}
+		if r := source.proc.owners.records[g.Handoff]; w.check.unclear[k] || r != nil && r.open > 0 {
+			return false
+		}
+	}
+	if since := max(p.gatedAt, w.calmAt); w.now-since > 2*pd.FactAskMost+w.set.handoffTimeout+w.set.attemptTimeout+10*time.Second {
+		w.broken("GateEndsWhenProofExists", "%s is still gated by %s, whose end %s knows", p.name(), short(gates[0].Handoff), gates[0].Peer.Node)
+	}
+	return true
 }
 
 // relieve ends the gates of one node.

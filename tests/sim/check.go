@@ -29,7 +29,9 @@ type checker struct {
 	// freedByOrder are handoffs whose source pins an operator has dropped.
 	freedByOrder map[key]bool
 	gates        map[key]bool
-	generation   int
+	// claimed are leases whose prefill somebody said was dead.
+	claimed    map[key]bool
+	generation int
 }
 
 // key names a handoff in one life of a node.
@@ -78,7 +80,7 @@ type unitName struct {
 func newChecker(w *World) *checker {
 	return &checker{
 		world: w, leases: map[key]*shadow{}, owned: map[pd.BootID]map[place]*shadow{}, acked: map[ack]bool{}, told: map[key]pd.StopFact{},
-		placed: map[key]map[block]pd.ChunkID{}, unclear: map[key]bool{}, freedByOrder: map[key]bool{}, gates: map[key]bool{},
+		placed: map[key]map[block]pd.ChunkID{}, unclear: map[key]bool{}, freedByOrder: map[key]bool{}, gates: map[key]bool{}, claimed: map[key]bool{},
 	}
 }
 
@@ -149,6 +151,9 @@ func (c *checker) stated(p *process, f pd.Fence, results []pd.UnitResult) {
 
 func (c *checker) proven(p *process, h pd.HandoffID, fact pd.StopFact) {
 	if l := c.leases[key{p.peer.Boot, h}]; l != nil && fact.Definite() {
+		if l.quarantined && !l.stopped {
+			c.world.tally.Proofs++
+		}
 		l.stopped = true
 	}
 }

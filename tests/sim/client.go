@@ -97,8 +97,16 @@ func (c *client) leave(state string) {
 	w.happened(ClientCancelAtEveryState)
 	w.tally.Cancels[state]++
 	w.note(c.name, "leaves", c.flight.fence.Handoff, "at %s", state)
-	c.left = true
 	f := c.flight
+	if r := w.rand("who cancels"); r.IntN(4) == 0 {
+		// An operator cancels it, on one side; the client is told.
+		if p := f.legs[1+r.IntN(2)].host.proc; p != nil {
+			w.note("ops", "cancel", f.fence.Handoff, "at %s", p.name())
+			p.ask(node.CancelOrder{Request: f.fence.Request}, func(any, error) {})
+			return
+		}
+	}
+	c.left = true
 	f.answer(nil, pd.CodeClientGone)
 	f.abandon("the client is gone")
 }

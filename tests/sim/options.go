@@ -85,6 +85,8 @@ type settings struct {
 	// freesSource: every verdict of the data plane frees the source.
 	freesSource bool
 	active      Faults
+	// patient operators leave a gated node alone for a while: its proof may come.
+	patient bool
 	// share is how likely a kind of fault is to be active, intensity how often it
 	// then happens: some worlds have a little of much, others much of little.
 	share, intensity float64
@@ -108,7 +110,7 @@ func newSettings(o Options) settings {
 		maxPrompt: 700, maxNew: 40,
 		handoffTimeout: pick(r, 4*time.Second, 15*time.Second, 60*time.Second),
 		interval:       between(r, 50*time.Millisecond, 500*time.Millisecond),
-		fenceProves:    r.IntN(4) > 0, autoFence: r.IntN(4) == 0, freesSource: r.IntN(4) > 0,
+		fenceProves:    r.IntN(4) > 0, autoFence: r.IntN(4) == 0, freesSource: r.IntN(4) > 0, patient: r.IntN(3) == 0,
 	}
 	s.requestTimeout = s.handoffTimeout * time.Duration(3+r.IntN(6))
 	s.attemptTimeout = pick(r, time.Second, 5*time.Second, 20*time.Second)

@@ -45,6 +45,7 @@ func (t *Tally) Add(o Tally) {
 	t.Boots += o.Boots
 	t.Fences += o.Fences
 	t.Gates += o.Gates
+	t.Proofs += o.Proofs
 	if t.Failures == nil {
 		t.Failures, t.Cancels = map[string]int{}, map[string]int{}
 	}
@@ -63,7 +64,7 @@ func (s *Summary) String() string {
 	t := s.Tally
 	fmt.Fprintf(&b, "%d worlds, %v simulated, %d events, digest %016x\n", s.Worlds, s.Took.Round(time.Second), s.Lines, s.Digest)
 	fmt.Fprintf(&b, "%d handoffs: %d right answers, %d left, %d failed; %d requests found no router\n", t.Handoffs, t.Succeeded, t.Cancelled, t.Failed-t.Refused, t.Refused)
-	fmt.Fprintf(&b, "%d control calls, %d batches, %d landings, %d node steps, %d boots, %d fences, %d gates\n", t.Calls, t.Batches, t.Landings, t.Steps, t.Boots, t.Fences, t.Gates)
+	fmt.Fprintf(&b, "%d control calls, %d batches, %d landings, %d node steps, %d boots, %d fences, %d gates, %d ended by a fact\n", t.Calls, t.Batches, t.Landings, t.Steps, t.Boots, t.Fences, t.Gates, t.Proofs)
 	for _, m := range []struct {
 		name string
 		of   map[string]int

@@ -137,7 +137,28 @@ func (r *Result) Replay() string {
 	if o.Broken != Nothing {
 		fmt.Fprintf(&b, " -sim.broken=%d", o.Broken)
 	}
+	if c := commit(); c != "" {
+		b.WriteString(" # " + c)
+	}
 	return b.String()
+}
+
+// commit is the commit that was built, if it was stamped.
+func commit() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	out := ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			out = "at commit " + s.Value[:min(12, len(s.Value))]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			out += ", changed"
+		}
+	}
+	return out
 }
 
 // Err is the failure in words, nil if there is none.

@@ -11,7 +11,7 @@ import (
 
 // settle is the liveness phase: faults end, and everything must come to rest.
 func (w *World) settle() {
-	w.calm = true
+	w.calm, w.calmAt = true, w.now
 	w.note("-", "calm", "", "faults end")
 	clear(w.cuts)
 	for _, h := range w.hosts {

@@ -32,6 +32,7 @@ type World struct {
 
 	// calm: faults have ended; what is broken now must mend.
 	calm   bool
+	calmAt time.Duration
 	counts Counts
 	tally  Tally
 }
@@ -48,6 +49,8 @@ type Tally struct {
 	Boots    int
 	Fences   int
 	Gates    int
+	// Proofs are facts that ended a quarantine.
+	Proofs int
 	// Failures counts what clients were told, by code.
 	Failures map[string]int
 	// Cancels counts in which state of its handoff a client left.
