@@ -88,8 +88,13 @@ const (
 
 // Times. A time ends waiting, never ownership of memory.
 const (
-	// PeerAskInterval is how often decode asks prefill's status while it waits.
+	// PeerAskInterval is how often decode asks prefill's status while it waits, or
+	// a quarter of handoff_timeout where that is less: a question may get lost
+	// before silence means anything.
 	PeerAskInterval = 5 * time.Second
+	// UnreachableMost is how long an abort tries to reach a prefill that cannot be
+	// reached before the node is gated; or handoff_timeout where that is less.
+	UnreachableMost = 60 * time.Second
 	// FactAskFirst and FactAskMost bound how often an unresolved fact is asked for.
 	FactAskFirst = 1 * time.Second
 	FactAskMost  = 30 * time.Second

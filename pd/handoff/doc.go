@@ -14,16 +14,16 @@
 //	Connecting  Stop            Aborted      EndPost
 //	Reserving   Granted         Prefilling   StartPrefill
 //	Reserving   Refused         Aborted      EndPost
-//	Reserving   Stop            Aborting     CancelCall Seal
+//	Reserving   Stop            Aborting     CancelCall Seal EndPost
 //	Prefilling  ChunkComputed   Prefilling   SendChunk
 //	Prefilling  ChunkAcked      Prefilling   Submit Resume
 //	Prefilling  ChunkSettled    Prefilling   SendResults
 //	Prefilling  ResultsAcked    Prefilling
-//	Prefilling  Refused         Aborting     StopPrefill Seal
-//	Prefilling  Stop            Aborting     StopPrefill Seal
-//	Prefilling  EngineStopped   Aborting     Seal
+//	Prefilling  Refused         Aborting     StopPrefill Seal EndPost
+//	Prefilling  Stop            Aborting     StopPrefill Seal EndPost
+//	Prefilling  EngineStopped   Aborting     Seal EndPost
 //	Committing  Committed       Retiring     StopPrefill
-//	Committing  Refused         Aborting     StopPrefill Seal
+//	Committing  Refused         Aborting     StopPrefill Seal EndPost
 //	Committing  Stop            Committing
 //	Retiring    EngineStopped   Retired      EndPost
 //	Retiring    Stop            Retiring
@@ -37,12 +37,13 @@
 //	Aborting    Stop            Aborting
 //	Aborting    EngineStopped   Aborting
 //	Aborting    Sealed          Aborting
-//	Aborting    AbortAnswered   Aborted      EndPost
+//	Aborting    AbortAnswered   Aborted
 //
 // The last row waits for all of: the engine stopped, the owners sealed, no call
 // in flight; only then is the abort with its fact sent (SendAbort), and its
 // answer ends the handoff: Aborted when the fact is definite, Quarantined when
-// it is not. At most one control call and one transfer of a handoff are in
+// it is not. The POST does not wait for that: it ends with the reason as soon as
+// Aborting is entered. At most one control call and one transfer of a handoff are in
 // flight; a chunk computed meanwhile waits, pinned, and its request is held.
 //
 // # Decode

@@ -250,7 +250,7 @@ func TestUncertainChunkQuarantinesPrefill(t *testing.T) {
 	p := prefillIn(t, "Prefilling", handoff.ChunkSettled)
 	effects, err := p.Step(handoff.Event{Kind: handoff.ChunkSettled, Results: []pd.UnitResult{{Settlement: pd.Uncertain}}})
 	require.NoError(t, err)
-	require.Equal(t, []string{"StopPrefill", "Seal"}, kinds(effects))
+	require.Equal(t, []string{"StopPrefill", "Seal", "EndPost"}, kinds(effects))
 	_, err = p.Step(event(handoff.EngineStopped))
 	require.NoError(t, err)
 	effects, err = p.Step(handoff.Event{Kind: handoff.Sealed, Fact: pd.Unknown})
@@ -259,7 +259,7 @@ func TestUncertainChunkQuarantinesPrefill(t *testing.T) {
 	require.Equal(t, pd.Unknown, effects[0].Fact)
 	effects, err = p.Step(event(handoff.AbortAnswered))
 	require.NoError(t, err)
-	require.Equal(t, []string{"Gate", "EndPost"}, kinds(effects))
+	require.Equal(t, []string{"Gate"}, kinds(effects))
 	require.Equal(t, "Quarantined", p.State().String())
 	require.ErrorIs(t, p.Reason(), pd.CodeUncertain)
 }

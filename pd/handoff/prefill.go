@@ -106,16 +106,14 @@ func (p *Prefill) Step(e Event) ([]Effect, error) {
 		case SessionOpened:
 			return p.toReserving(), nil
 		case Stop:
-			p.reason = e.Err
-			return p.toAborted(), nil
+			return p.toRefused(e.Err), nil
 		}
 	case Reserving:
 		switch e.Kind {
 		case Granted:
 			return p.toPrefilling(), nil
 		case Refused:
-			p.calling, p.reason = 0, e.Err
-			return p.toAborted(), nil
+			return p.toRefused(e.Err), nil
 		case Stop:
 			return append([]Effect{{Kind: CancelCall}}, p.toAborting(e.Err)...), nil
 		}
@@ -310,24 +308,26 @@ func (p *Prefill) toRetired() []Effect {
 
 func (p *Prefill) toAborting(reason error) []Effect {
 	p.state, p.reason, p.waiting = PrefillAborting, reason, nil
-	effects := []Effect{{Kind: Seal}}
+	effects := []Effect{{Kind: Seal}, {Kind: EndPost, Err: reason}}
 	if p.engineRunning {
-		effects = []Effect{{Kind: StopPrefill}, {Kind: Seal}}
+		effects = append([]Effect{{Kind: StopPrefill}}, effects...)
 	}
 	return effects
 }
 
-func (p *Prefill) toAborted() []Effect {
-	p.state = PrefillAborted
-	return []Effect{{Kind: EndPost, Err: p.reason}}
+// toRefused ends a handoff of which nothing was begun.
+func (p *Prefill) toRefused(reason error) []Effect {
+	p.state, p.calling, p.reason = PrefillAborted, 0, reason
+	return []Effect{{Kind: EndPost, Err: reason}}
 }
 
 // toEnd closes an abort by its fact.
 func (p *Prefill) toEnd() []Effect {
 	p.calling = 0
 	if p.sealed.Definite() {
-		return p.toAborted()
+		p.state = PrefillAborted
+		return nil
 	}
 	p.state = PrefillQuarantined
-	return []Effect{{Kind: Gate, Err: p.reason}, {Kind: EndPost, Err: p.reason}}
+	return []Effect{{Kind: Gate, Err: p.reason}}
 }

@@ -119,6 +119,9 @@ func (n *Node) statusCalled(call CallID, q wire.StatusQuery) {
 	}
 	switch p, d, t := n.prefills[h], n.decodes[h], n.tombstones[h]; {
 	case p != nil:
+		if q.Fence == p.fence {
+			n.heardDecode(p)
+		}
 		n.emit(Answer{Call: call, Message: n.prefillStatus(p)})
 	case d != nil:
 		n.emit(Answer{Call: call, Message: n.decodeStatus(d)})
@@ -176,21 +179,26 @@ func (n *Node) factReturned(d *decode, e Returned) {
 	d.asking = false
 	waiting := d.machine.State() == handoff.Reserved || d.machine.State() == handoff.Transferring
 	status, ok := e.Answer.(wire.Status)
+	if ok {
+		n.heardPrefill(d)
+	}
 	switch {
 	case !ok && waiting:
-		// No answer for handoff_timeout: the call itself waited that long, or
-		// prefill's life is over.
-		if pd.CodeOf(e.Err) == pd.CodeStaleBoot || pd.CodeOf(e.Err) == pd.CodeDeadline {
+		// Prefill's life is over, or its silence ends by its own deadline.
+		if pd.CodeOf(e.Err) == pd.CodeStaleBoot {
 			n.stopDecode(d, e.Err)
 			return
 		}
-		n.askLater(d, pd.PeerAskInterval)
+		n.askLater(d, n.askInterval())
 	case !ok && pd.CodeOf(e.Err) == pd.CodeStaleBoot:
 		// That life of prefill is over; no fact will come. Other proofs may.
 		d.told = true
 		if d.machine.State() == handoff.DecodeAborting {
 			n.quarantine(d, n.fail(d.fence.Handoff, "abort", pd.CodeUncertain, "prefill's boot ended without saying whether its writes did"))
 		}
+	case !ok && d.machine.State() == handoff.DecodeAborting && d.doubt <= n.now:
+		n.quarantine(d, n.fail(d.fence.Handoff, "abort", pd.CodeUncertain, "prefill cannot be asked whether its writes ended: %v", e.Err))
+		n.askLater(d, min(max(2*d.ask, pd.FactAskFirst), pd.FactAskMost))
 	case !ok:
 		n.askLater(d, min(max(2*d.ask, pd.FactAskFirst), pd.FactAskMost))
 	case waiting && (status.Fact != 0 || status.State == "Aborted" || status.State == "Quarantined"):
@@ -201,7 +209,7 @@ func (n *Node) factReturned(d *decode, e Returned) {
 			n.stopDecode(d, n.fail(d.fence.Handoff, "status", pd.CodeAborted, "prefill gave the handoff up: %s", status.Why))
 		}
 	case waiting:
-		n.askLater(d, pd.PeerAskInterval)
+		n.askLater(d, n.askInterval())
 	default:
 		n.peerStopped(d, status.Fact, status.Why)
 		if n.decodes[d.fence.Handoff] == d && !d.told {

@@ -38,9 +38,12 @@ type decode struct {
 	// deadline ends the present wait; askAt is when prefill is asked next, ask
 	// the pause after that.
 	deadline time.Duration
-	askAt    time.Duration
-	ask      time.Duration
-	asking   bool
+	// silent is when a prefill that was not heard of counts as gone, doubt when an
+	// abort that cannot reach it stops hoping.
+	silent, doubt time.Duration
+	askAt         time.Duration
+	ask           time.Duration
+	asking        bool
 	// told: prefill stated its fact or knows that decode is through.
 	told   bool
 	askers []CallID
@@ -111,7 +114,8 @@ func (n *Node) decodeEffect(d *decode, eff handoff.Effect) {
 		n.answerReserve(d, eff.Err)
 	case handoff.AcceptPost:
 		d.deadline = n.now + n.cfg.RequestTimeout
-		n.askLater(d, pd.PeerAskInterval)
+		n.heardPrefill(d)
+		n.askLater(d, n.askInterval())
 		n.emit(Record{Event: "HANDOFF_RESERVED", Fence: d.fence, Count: int64(d.grant.HitTokens)})
 		n.emit(AcceptPost{Post: d.post})
 	case handoff.Adopt:
@@ -130,6 +134,7 @@ func (n *Node) decodeEffect(d *decode, eff handoff.Effect) {
 		n.releaseLease(d)
 	case handoff.AbortPeer:
 		d.deadline = n.now + n.cfg.HandoffTimeout
+		d.doubt = n.now + min(n.cfg.HandoffTimeout, pd.UnreachableMost)
 		if !d.told {
 			n.askFact(d)
 		}
@@ -282,6 +287,7 @@ func (n *Node) live(call CallID, op string, f pd.Fence) *decode {
 		n.emit(Answer{Call: call, Err: n.fail(f.Handoff, op, pd.CodeIdentity, "%s differs from the reservation's", field)})
 		return nil
 	}
+	n.heardPrefill(d)
 	return d
 }
 

@@ -34,8 +34,11 @@ type prefill struct {
 	continuation   *pd.Continuation
 	metadataHash   string
 	preparedDigest string
-	deadline       time.Duration
 	order          int64
+
+	deadline time.Duration
+	// silent is when a decode that was not heard of counts as gone.
+	silent time.Duration
 
 	machine *handoff.Prefill
 	post    PostID
@@ -341,7 +344,9 @@ func (n *Node) prefillReturned(p *prefill, e Returned) {
 	if n.staleSession(p, e) {
 		return
 	}
-	if e.Err != nil {
+	if e.Err == nil {
+		n.heardDecode(p)
+	} else {
 		n.prefillEvent(p, handoff.Event{Kind: handoff.Refused, Err: e.Err})
 		return
 	}

@@ -30,10 +30,14 @@ func (n *Node) NextDeadline() (time.Duration, bool) {
 	return next, ok
 }
 
-// due is when a prompt's request time is over; what is ending already has none.
+// due is when a prompt's request time is over, or decode's silence too long;
+// what is ending already has no such time.
 func (p *prefill) due() time.Duration {
-	if s := p.machine.State(); s == handoff.PrefillAborting || s == handoff.Retiring {
+	switch p.machine.State() {
+	case handoff.PrefillAborting, handoff.Retiring:
 		return 0
+	case handoff.Prefilling:
+		return min(p.deadline, p.silent)
 	}
 	return p.deadline
 }
@@ -41,11 +45,25 @@ func (p *prefill) due() time.Duration {
 // due is when the present wait is over. Decoding has no deadline of its own.
 func (d *decode) due() time.Duration {
 	switch d.machine.State() {
-	case handoff.Waiting, handoff.Reserved, handoff.Transferring, handoff.DecodeAborting:
+	case handoff.Reserved, handoff.Transferring:
+		return min(d.deadline, d.silent)
+	case handoff.Waiting, handoff.DecodeAborting:
 		return d.deadline
 	}
 	return 0
 }
+
+// askInterval is how often decode asks a prefill that computes or writes. Each
+// side hears of the other at least so often, so that handoff_timeout without a
+// word means silence.
+func (n *Node) askInterval() time.Duration {
+	return min(pd.PeerAskInterval, n.cfg.HandoffTimeout/4)
+}
+
+// heardPrefill and heardDecode note a word of the other side about a handoff.
+func (n *Node) heardPrefill(d *decode) { d.silent = n.now + n.cfg.HandoffTimeout }
+
+func (n *Node) heardDecode(p *prefill) { p.silent = n.now + n.cfg.HandoffTimeout }
 
 func (n *Node) askLater(d *decode, pause time.Duration) {
 	d.ask, d.askAt = pause, n.now+pause
@@ -56,8 +74,7 @@ func (n *Node) askLater(d *decode, pause time.Duration) {
 func (n *Node) timeAdvanced() {
 	for _, p := range n.sortedPrefills() {
 		if due := p.due(); due > 0 && due <= n.now {
-			p.deadline = n.now + n.cfg.RequestTimeout
-			n.stopPrefill(p, n.fail(p.fence.Handoff, "prefill", pd.CodeDeadline, "the request took longer than %v", n.cfg.RequestTimeout))
+			n.prefillExpired(p)
 		}
 	}
 	for _, d := range n.sortedDecodes() {
@@ -68,6 +85,15 @@ func (n *Node) timeAdvanced() {
 			n.askPeer(d)
 		}
 	}
+}
+
+func (n *Node) prefillExpired(p *prefill) {
+	if p.deadline > n.now {
+		n.stopPrefill(p, n.fail(p.fence.Handoff, "prefill", pd.CodeDeadline, "decode was not heard of for %v", n.cfg.HandoffTimeout))
+		return
+	}
+	p.deadline = n.now + n.cfg.RequestTimeout
+	n.stopPrefill(p, n.fail(p.fence.Handoff, "prefill", pd.CodeDeadline, "the request took longer than %v", n.cfg.RequestTimeout))
 }
 
 func (n *Node) decodeExpired(d *decode) {
@@ -86,6 +112,10 @@ func (n *Node) decodeExpired(d *decode) {
 		}
 		n.quarantine(d, n.fail(h, "abort", pd.CodeUncertain, "prefill did not say within %v that its writes ended", n.cfg.HandoffTimeout))
 	default:
+		if d.deadline > n.now {
+			n.stopDecode(d, n.fail(h, "wait", pd.CodeDeadline, "prefill was not heard of for %v", n.cfg.HandoffTimeout))
+			return
+		}
 		n.stopDecode(d, n.fail(h, "wait", pd.CodeDeadline, "prefill did not finish within %v", n.cfg.RequestTimeout))
 	}
 }
@@ -106,9 +136,12 @@ func (n *Node) askPeer(d *decode) {
 func (n *Node) loopPaused(by time.Duration) {
 	for _, p := range n.prefills {
 		p.deadline += by
+		p.silent += by
 	}
 	for _, d := range n.decodes {
 		d.deadline += by
+		d.silent += by
+		d.doubt += by
 		if d.askAt > 0 {
 			d.askAt += by
 		}

@@ -192,13 +192,27 @@ func (s *Shell) step(e node.Event) {
 			s.broken = fmt.Errorf("%v", p)
 			s.cfg.Log.Error("a broken invariant has stopped this node; it keeps all memory until it is restarted",
 				"invariant", s.broken.Error(), "event", fmt.Sprintf("%T", e), "stack", string(debug.Stack()))
+			s.publish()
 			s.refuse(e)
 		}
-		s.publish()
 	}()
-	for _, effect := range s.node.Step(e, time.Since(s.start)) {
+	effects := s.node.Step(e, time.Since(s.start))
+	s.publish() // before anyone is told, so that who was told can see it
+	for _, effect := range effects {
 		s.execute(effect)
 	}
+	if n := len(effects); n > 0 && frees(effects[n-1]) {
+		s.publish()
+	}
+}
+
+// frees says whether an effect gives memory back. Such effects come last.
+func frees(e node.Effect) bool {
+	switch e.(type) {
+	case node.FreeLease, node.FreePin:
+		return true
+	}
+	return false
 }
 
 // refuse answers what a broken node can no longer decide.
