@@ -107,6 +107,7 @@ func (p *pool) unpublish(page pd.Page) bool {
 
 // Publish implements lease.Allocator.
 func (a *Allocator) Publish(h pd.HandoffID, known map[pd.GroupName][]pd.Span) {
+	a.checked = false
 	o := a.mustOwner("publish", h)
 	if o.prefix == nil {
 		return
@@ -126,6 +127,7 @@ func (a *Allocator) Publish(h pd.HandoffID, known map[pd.GroupName][]pd.Span) {
 // are still in their ring, and the states at the last boundary. A ring has slots
 // for pages before the window of the hit, too; nothing was ever written there.
 func (a *Allocator) PublishComputed(h pd.HandoffID, computed int) {
+	a.checked = false
 	o := a.mustOwner("publish", h)
 	if o.prefix == nil {
 		return

@@ -100,6 +100,9 @@ type Allocator struct {
 	owners map[pd.HandoffID]*owner
 	pins   map[PinKey]*pin
 	cursor int
+	// checked: nothing has changed since Check found all of it right. What hands
+	// memory out, takes it back or names it clears this.
+	checked bool
 }
 
 var _ lease.Allocator = (*Allocator)(nil)
@@ -215,6 +218,7 @@ func (a *Allocator) resident(g pd.CacheGroup, tokens, l int) bool {
 }
 
 func (a *Allocator) take(p pd.Partition, d Demand, h hit) Grant {
+	a.checked = false
 	o := &owner{
 		partition: p, tables: Tables{}, tokens: max(d.Tokens, h.tokens), hit: h.tokens, prefix: d.Prefix,
 		shared: map[pd.GroupName]map[int]bool{}, published: map[pd.GroupName]int{}, receiving: map[pd.GroupName]int{},
@@ -269,9 +273,11 @@ func (p *pool) available() int { return p.free.len() + p.idle.len() }
 // check compares both queues with references and names.
 func (p *pool) check() error {
 	free, idle := make([]bool, len(p.refs)), make([]bool, len(p.refs))
+	for id := range p.names {
+		idle[id] = p.refs[id] == 0
+	}
 	for id, refs := range p.refs {
-		named := p.named(pd.Page(id))
-		free[id], idle[id] = refs == 0 && !named, refs == 0 && named
+		free[id] = refs == 0 && !idle[id]
 	}
 	if err := p.free.check(free); err != nil {
 		return fmt.Errorf("free queue: %w", err)
@@ -312,6 +318,7 @@ func (p *pool) share(page pd.Page) pd.Page {
 // its page and it has no name; else it is detached first: the old page stays
 // with its pins or in the cache, and the slot gets a fresh one.
 func (a *Allocator) Grow(h pd.HandoffID, tokens int) error {
+	a.checked = false
 	o := a.mustOwner("grow", h)
 	var lacks []string
 	for _, g := range a.cfg.Groups {
@@ -384,6 +391,7 @@ func (a *Allocator) Partition(h pd.HandoffID) pd.Partition {
 
 // Received implements lease.Allocator.
 func (a *Allocator) Received(h pd.HandoffID) {
+	a.checked = false
 	o := a.mustOwner("received", h)
 	for g, n := range o.receiving {
 		a.pools[o.partition][g].receiving -= n
@@ -406,6 +414,7 @@ func (a *Allocator) Close(h pd.HandoffID) {
 
 // Quarantine implements lease.Allocator.
 func (a *Allocator) Quarantine(h pd.HandoffID) int {
+	a.checked = false
 	o := a.mustOwner("quarantine", h)
 	o.quarantined = true
 	n := 0
@@ -429,6 +438,7 @@ func (a *Allocator) Quarantine(h pd.HandoffID) int {
 
 // Pin implements lease.Allocator.
 func (a *Allocator) Pin(key PinKey) (Snapshot, error) {
+	a.checked = false
 	o := a.owners[key.Owner]
 	if o == nil {
 		return Snapshot{}, &pd.Error{Op: "pin", Code: pd.CodeUnknownKey, Handoff: key.Owner, Text: "owns no pages"}
@@ -449,6 +459,7 @@ func (a *Allocator) Pin(key PinKey) (Snapshot, error) {
 
 // Unpin implements lease.Allocator.
 func (a *Allocator) Unpin(key PinKey) {
+	a.checked = false
 	p := a.pins[key]
 	if p == nil {
 		panic(fmt.Sprintf("invariant I-05: unpin of %v, which is not pinned", key))
@@ -530,8 +541,20 @@ func clone(t Tables) Tables {
 	return out
 }
 
-// Check implements lease.Allocator: it counts every reference anew.
+// Check implements lease.Allocator: it counts every reference anew, unless
+// nothing has changed since the last time.
 func (a *Allocator) Check() error {
+	if a.checked {
+		return nil
+	}
+	if err := a.check(); err != nil {
+		return err
+	}
+	a.checked = true
+	return nil
+}
+
+func (a *Allocator) check() error {
 	want := make([]map[pd.GroupName][]int32, len(a.pools))
 	wantSlots := make([][]int32, len(a.slots))
 	for p := range a.pools {

@@ -49,6 +49,9 @@ type Facts struct {
 	// Acknowledged: Done means that the target has the bytes, not that they
 	// left the source.
 	Acknowledged bool
+	// LocksMemory: registered memory is locked in RAM, so that the limit on
+	// locked memory (RLIMIT_MEMLOCK) must cover all regions of a rank.
+	LocksMemory bool
 	// Build identifies the library; both ends of a pair must be equal.
 	Build string
 }
@@ -78,6 +81,26 @@ type Options struct {
 	// AttemptTimeout bounds one submitted batch from Submit to verdict; a batch
 	// still open then settles Uncertain.
 	AttemptTimeout time.Duration
+	// PortUsed says that a data-plane port was used before, by an earlier life of
+	// this node or by an earlier engine of this one, so that a late writer may
+	// still address it: the engine must listen on another. Nil means that every
+	// port is free to take. It may be called from any goroutine.
+	PortUsed func(port int) bool
+}
+
+// Ported is an Engine that knows the TCP ports on which peers reach it.
+type Ported interface {
+	// Ports lists the ports that this life of the engine listens on; they change
+	// with Fence.
+	Ports() []int
+}
+
+// Copier is Memory that is not the host's but can be copied to and from, for an
+// engine that brings a machine up without computing on it. Ranges lie inside
+// the memory. Calls come from any goroutine, one at a time.
+type Copier interface {
+	CopyIn(offset int64, from []byte) error
+	CopyOut(offset int64, to []byte) error
 }
 
 // Engine is one owner's end of the data plane. Register, Freeze, Connect,

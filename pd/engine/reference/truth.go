@@ -75,8 +75,12 @@ func newStore(c *pd.Contract, l adapter.Layout, memory func(pd.Rank, pd.Componen
 
 // poison fills memory with NaN in every format of the contract.
 func poison(b []byte) {
-	for i := range b {
-		b[i] = 0xff
+	if len(b) == 0 {
+		return
+	}
+	b[0] = 0xff
+	for n := 1; n < len(b); n *= 2 {
+		copy(b[n:], b[:n])
 	}
 }
 

@@ -24,7 +24,7 @@ type sessionKey struct {
 type engine struct {
 	// constant
 	provider *Provider
-	hostname string
+	options  transfer.Options
 	timeout  time.Duration
 	wake     chan struct{}
 
@@ -107,8 +107,11 @@ func (e *engine) regions() [][]byte {
 // Endpoint implements transfer.Engine.
 func (e *engine) Endpoint() string {
 	_, port, _ := net.SplitHostPort(e.inbound.listener.Addr().String())
-	return net.JoinHostPort(e.hostname, port)
+	return net.JoinHostPort(e.options.Hostname, port)
 }
+
+// Ports implements transfer.Ported.
+func (e *engine) Ports() []int { return []int{portOf(e.inbound.listener)} }
 
 // Epoch implements transfer.Engine.
 func (e *engine) Epoch() pd.Epoch { return e.inbound.identity.Epoch }
@@ -218,9 +221,9 @@ func (e *engine) Fence(ctx context.Context) error {
 	}
 	// The new listener is opened while the old one still holds its port, so the
 	// two differ.
-	listener, err := listen(ctx, e.hostname)
+	listener, err := listen(ctx, e.options)
 	if err != nil {
-		return &pd.Error{Op: op, Code: pd.CodeInternal, Text: "listen on " + e.hostname, Err: err}
+		return &pd.Error{Op: op, Code: pd.CodeInternal, Text: "listen on " + e.options.Hostname, Err: err}
 	}
 	e.inbound.shut()
 	e.endSessions()

@@ -3,8 +3,11 @@ package simulator_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -254,4 +257,43 @@ func TestConfigIsChecked(t *testing.T) {
 		_, err := simulator.New(c)
 		require.ErrorIs(t, err, pd.CodeInvalidConfig, name)
 	}
+}
+
+// Decision 17: a port that an earlier life has used is never taken again, nor is
+// one of this life.
+func TestUsedPortsAreNotTakenAgain(t *testing.T) {
+	p := provider(t, simulator.Config{})
+	var mu sync.Mutex
+	used := map[int]bool{}
+	asked := 0
+	open := func() transfer.Engine {
+		e, err := p.Open(t.Context(), transfer.Options{
+			Identity: transfer.Identity{Boot: pd.NewBootID()}, Hostname: "127.0.0.1", AttemptTimeout: time.Second,
+			PortUsed: func(port int) bool {
+				mu.Lock()
+				defer mu.Unlock()
+				// The first two that are offered count as used.
+				if asked++; asked <= 2 {
+					used[port] = true
+				}
+				return used[port]
+			},
+		})
+		require.NoError(t, err)
+		return e
+	}
+	e := open()
+	ports := e.(transfer.Ported).Ports()
+	require.Len(t, ports, 1)
+	require.Len(t, used, 2)
+	require.False(t, used[ports[0]])
+	require.True(t, strings.HasSuffix(e.Endpoint(), fmt.Sprint(":", ports[0])))
+	require.NoError(t, e.Close())
+
+	none, err := p.Open(t.Context(), transfer.Options{
+		Identity: transfer.Identity{Boot: pd.NewBootID()}, Hostname: "127.0.0.1", AttemptTimeout: time.Second,
+		PortUsed: func(int) bool { return true },
+	})
+	require.ErrorContains(t, err, "were used by an earlier life")
+	require.Nil(t, none)
 }
