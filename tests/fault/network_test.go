@@ -13,7 +13,7 @@ import (
 
 // apart is a pair whose nodes have networks of their own. A request of three
 // chunks takes a second to compute and more to move.
-func apart(t *testing.T, requestSeconds int) (c *cluster.Cluster, prefill, decode *cluster.Network) {
+func apart(t *testing.T, handoffSeconds, requestSeconds int) (c *cluster.Cluster, prefill, decode *cluster.Network) {
 	t.Helper()
 	networks := cluster.Networks(t, 2)
 	c = cluster.Start(t, cluster.Options{
@@ -28,7 +28,7 @@ func apart(t *testing.T, requestSeconds int) (c *cluster.Cluster, prefill, decod
 // moving is a request of which a chunk is on its way.
 func moving(t *testing.T, c *cluster.Cluster, seed string, stream bool) (*flight, string) {
 	t.Helper()
-	s := stage{prompt: 384, max: 16, reached: func(t *testing.T, c *cluster.Cluster, id string) {
+	s := stage{name: "while a chunk moves", prompt: 384, max: 16, reached: func(t *testing.T, c *cluster.Cluster, id string) (passed bool) {
 		cluster.Eventually(t, func() error {
 			submitted, moved := 0, 0
 			for _, e := range c.Prefill[0].EventsOf(t, id) {
@@ -37,6 +37,9 @@ func moving(t *testing.T, c *cluster.Cluster, seed string, stream bool) (*flight
 					submitted++
 				case journal.Transfer:
 					moved++
+				case journal.HandoffCompleted:
+					passed = true
+					return nil
 				}
 			}
 			if submitted == moved {
@@ -44,6 +47,7 @@ func moving(t *testing.T, c *cluster.Cluster, seed string, stream bool) (*flight
 			}
 			return nil
 		})
+		return passed
 	}}
 	return s.fly(t, c, seed, stream)
 }
@@ -54,7 +58,7 @@ func TestControlCallsThatAreLost(t *testing.T) {
 	t.Parallel()
 	t.Run("for a while", func(t *testing.T) {
 		t.Parallel()
-		c, prefill, decode := apart(t, 60)
+		c, prefill, decode := apart(t, patient, 60)
 		for i, stream := range []bool{true, false} {
 			f, id := moving(t, c, fmt.Sprint("a while ", i, " "), stream)
 			prefill.LoseControl(t, decode)
@@ -70,7 +74,7 @@ func TestControlCallsThatAreLost(t *testing.T) {
 	// Prefill knows that its writes have ended and tells decode when it can.
 	t.Run("for too long", func(t *testing.T) {
 		t.Parallel()
-		c, prefill, decode := apart(t, 60)
+		c, prefill, decode := apart(t, hasty, 60)
 		f, id := moving(t, c, "too long", true)
 		prefill.LoseControl(t, decode)
 		lost := time.Now()
@@ -93,7 +97,7 @@ func TestNodeThatIsCutOff(t *testing.T) {
 	t.Parallel()
 	t.Run("for a while", func(t *testing.T) {
 		t.Parallel()
-		c, _, decode := apart(t, 60)
+		c, _, decode := apart(t, patient, 60)
 		for i, stream := range []bool{true, false} {
 			f, _ := moving(t, c, fmt.Sprint("a while ", i, " "), stream)
 			decode.CutOff(t)
@@ -113,7 +117,7 @@ func TestNodeThatIsCutOff(t *testing.T) {
 	// The bytes under way may have arrived or not: that nobody can know.
 	t.Run("for too long under a transfer", func(t *testing.T) {
 		t.Parallel()
-		c, _, decode := apart(t, 60)
+		c, _, decode := apart(t, hasty, 60)
 		f, id := moving(t, c, "too long", true)
 		decode.CutOff(t)
 		lost := time.Now()
@@ -127,7 +131,7 @@ func TestNodeThatIsCutOff(t *testing.T) {
 	})
 	t.Run("for too long while it streams", func(t *testing.T) {
 		t.Parallel()
-		c, _, decode := apart(t, 8)
+		c, _, decode := apart(t, hasty, 8)
 		f, _ := streams.fly(t, c, "too long", true)
 		decode.CutOff(t)
 		lost := time.Now()

@@ -59,7 +59,7 @@ func TestStoppedProcessThatGoesOnInTime(t *testing.T) {
 	for _, s := range stages {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
-			c := s.start(t)
+			c := s.start(t, patient)
 			for i, stopped := range []struct {
 				*cluster.Process
 				url string

@@ -18,7 +18,7 @@ func TestTerminatingBothNodesAtOnceLetsTheRequestFinish(t *testing.T) {
 	for _, s := range stages {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
-			c := s.start(t)
+			c := s.start(t, patient)
 			for i, order := range [][]*cluster.Node{{c.Prefill[0], c.Decode[0]}, {c.Decode[0], c.Prefill[0]}} {
 				f, id := s.fly(t, c, fmt.Sprint("finishes ", i, " "), i == 0)
 				for _, n := range order {
@@ -47,7 +47,7 @@ func TestSecondSignalToBothNodesLeavesTheRequest(t *testing.T) {
 	for _, s := range stages {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
-			c := s.start(t)
+			c := s.start(t, patient)
 			f, _ := s.fly(t, c, "left", s.name != transfers.name)
 			nodes := c.Nodes()
 			if s.name == streams.name {

@@ -61,6 +61,7 @@ func end() error {
 	if run.dir != "" {
 		os.RemoveAll(run.dir)
 	}
+	releasePorts()
 	return err
 }
 

@@ -89,8 +89,15 @@ func Complete(ctx context.Context, url string, q Completion) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
+	return Read(r)
+}
+
+// Read reads an answer whose head is there, and closes its body. The error is
+// Complete's.
+func Read(r *http.Response) (Answer, error) {
 	defer r.Body.Close()
 	a := Answer{Status: r.StatusCode, Header: r.Header}
+	var err error
 	if a.Raw, err = io.ReadAll(r.Body); err != nil {
 		return a, err
 	}

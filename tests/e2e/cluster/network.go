@@ -3,6 +3,7 @@ package cluster
 import (
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"strconv"
@@ -35,8 +36,7 @@ func Networks(t testing.TB, n int) []*Network {
 	if out, err := exec.Command("unshare", "--net", "true").CombinedOutput(); err != nil {
 		t.Skipf("the system refuses a network namespace: %v %s", err, out)
 	}
-	// 198.18.0.0/15 is nobody's. Tests of other runs have other numbers.
-	number := 1 + rand.IntN(250)
+	number := claim(t)
 	here, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {
 		t.Fatal(err)
@@ -71,6 +71,27 @@ func Networks(t testing.TB, n int) []*Network {
 		all = append(all, w)
 	}
 	return all
+}
+
+// claim chooses the number of a test's networks: 198.18.0.0/15 is nobody's, and
+// each number is one test's at a time. The claim is a name in the tests' own
+// network, which the kernel drops with the process if not before.
+func claim(t testing.TB) int {
+	t.Helper()
+	for range 1000 {
+		number := 1 + rand.IntN(250)
+		l, err := net.Listen("unix", fmt.Sprintf("@pypto-pd-network-%d", number))
+		if err != nil {
+			continue // another test's
+		}
+		t.Cleanup(func() { l.Close() })
+		if _, err := os.Stat(fmt.Sprintf("/sys/class/net/pypd%dn0", number)); err == nil {
+			continue // a cable that a test has left that was killed
+		}
+		return number
+	}
+	t.Fatal("no number for networks is free")
+	panic("unreachable")
 }
 
 // plug is this network's end of the cable to another.

@@ -17,46 +17,69 @@ import (
 const (
 	lowestPort  = 12000
 	highestPort = 32000
+	// A run takes blocks of so many ports, which are its alone: a node that is
+	// started again finds its port free, whatever other runs start meanwhile.
+	blockPorts = 500
 )
 
 var ports struct {
-	mu    sync.Mutex
-	given map[int]bool
+	mu sync.Mutex
+	// guarded by mu: the ports of the blocks that were not given out yet, and
+	// what claims the blocks
+	free   []int
+	claims []net.Listener
 }
 
-// Ports chooses n ports that nobody listens on. They are held together until
-// all are chosen, and given out once per run.
+// Ports chooses n ports that nobody listens on. Each is given out once per run.
 func Ports(t testing.TB, n int) []int {
 	t.Helper()
+	ports.mu.Lock()
+	defer ports.mu.Unlock()
 	var out []int
-	for range 1000 {
-		if len(out) == n {
-			return out
+	for len(out) < n {
+		if len(ports.free) == 0 {
+			if err := claimPortsLocked(); err != nil {
+				t.Fatal(err)
+			}
 		}
-		port := lowestPort + rand.IntN(outgoingPorts()-lowestPort)
-		if !reserve(port) {
-			continue
-		}
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		port := ports.free[0]
+		ports.free = ports.free[1:]
+		l, err := net.Listen("tcp", Address(port))
 		if err != nil {
 			continue // somebody else's
 		}
-		defer l.Close()
+		l.Close()
 		out = append(out, port)
 	}
-	t.Fatalf("found %d of %d free ports", len(out), n)
-	return nil
+	return out
 }
 
-func reserve(port int) bool {
+// claimPortsLocked takes a block of ports. The claim is a name that the kernel
+// drops with the process, if end does not before.
+func claimPortsLocked() error {
+	blocks := (outgoingPorts() - lowestPort) / blockPorts
+	for _, block := range rand.Perm(blocks) {
+		l, err := net.Listen("unix", fmt.Sprintf("@pypto-pd-ports-%d", block))
+		if err != nil {
+			continue // another run's
+		}
+		ports.claims = append(ports.claims, l)
+		for i := range blockPorts {
+			ports.free = append(ports.free, lowestPort+block*blockPorts+i)
+		}
+		return nil
+	}
+	return fmt.Errorf("all %d blocks of ports are taken", blocks)
+}
+
+// releasePorts drops the claims.
+func releasePorts() {
 	ports.mu.Lock()
 	defer ports.mu.Unlock()
-	if ports.given == nil {
-		ports.given = map[int]bool{}
+	for _, l := range ports.claims {
+		l.Close()
 	}
-	fresh := !ports.given[port]
-	ports.given[port] = true
-	return fresh
+	ports.claims, ports.free = nil, nil
 }
 
 // outgoingPorts is the first port that the kernel gives to connections, as far
