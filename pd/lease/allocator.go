@@ -1,6 +1,23 @@
 package lease
 
-import "github.com/hw-native-sys/pypto-pd/pd"
+import (
+	"errors"
+
+	"github.com/hw-native-sys/pypto-pd/pd"
+)
+
+// ErrLater is Open's answer while the host has not decided yet: nothing is
+// given, and Open is called again with the same demand once it has. An
+// allocator that answers so implements Deferred.
+var ErrLater = errors.New("the host has not decided yet")
+
+// Deferred is an allocator whose host decides in its own time.
+type Deferred interface {
+	Allocator
+	// Withdraw ends a demand that was answered with ErrLater: what the host gives
+	// for it afterwards, or gave meanwhile, goes back to the host.
+	Withdraw(owner pd.HandoffID)
+}
 
 // Tables are one owner's page tables by group.
 type Tables = map[pd.GroupName]pd.PageTable
@@ -63,7 +80,7 @@ type Usage struct {
 // or nothing.
 type Allocator interface {
 	// Open gives an owner tables and a bootstrap slot. It fails with
-	// CodeCapacityExhausted or CodeBootstrapExhausted.
+	// CodeCapacityExhausted or CodeBootstrapExhausted, or with ErrLater.
 	Open(d Demand) (Grant, error)
 	// Publish makes full pages of an owner findable by their hash: per group the
 	// logical pages whose bytes are known, as half-open spans in ascending order.

@@ -13,6 +13,7 @@ import (
 	"github.com/hw-native-sys/pypto-pd/adapter"
 	"github.com/hw-native-sys/pypto-pd/adapter/dsv4"
 	"github.com/hw-native-sys/pypto-pd/pd"
+	"github.com/hw-native-sys/pypto-pd/pd/lease"
 	"github.com/hw-native-sys/pypto-pd/pd/node"
 	"github.com/hw-native-sys/pypto-pd/pd/pages"
 	"github.com/hw-native-sys/pypto-pd/pd/wire"
@@ -59,10 +60,10 @@ type pair struct {
 	post  node.PostID
 
 	holdWrites, holdCompute, holdFence bool
-	holdSessions, holdAcks             bool
+	holdSessions, holdAcks, holdGrants bool
 	lateSession                        bool // the next session's answer is held
 	hellos                             int
-	heldSessions, heldAcks             []func()
+	heldSessions, heldAcks, heldGrants []func()
 	lost                               map[string]bool // "chunk", "reserve", …: the call never arrives
 	cut                                bool            // no call arrives
 	boots                              int
@@ -118,13 +119,45 @@ func newPair(t *testing.T, options map[string]int) *pair {
 			Peers: map[pd.NodeID]struct{}{other: {}}, Capacity: option("capacity", 8),
 			FenceProves: option("fence_proves", 1) == 1, AutoFence: option("auto_fence", 0) == 1,
 			Adapter: dsv4.Tiny(), PrefixCaching: option("cache", 0) == 1,
-			HandoffTimeout: 300 * time.Second, RequestTimeout: 3600 * time.Second, MaxModelTokens: 8192, Allocator: s.alloc,
+			HandoffTimeout: 300 * time.Second, RequestTimeout: 3600 * time.Second, MaxModelTokens: 8192,
+			Allocator: &slowHost{Allocator: s.alloc, pair: c, side: s, asked: map[pd.HandoffID]bool{}},
 		})
 		return s
 	}
 	c.make = make
 	c.p, c.d = make("p", 0), make("d", 0)
 	return c
+}
+
+// slowHost decides about memory at once, or when the test frees the grants.
+type slowHost struct {
+	*pages.Allocator
+	pair  *pair
+	side  *side
+	asked map[pd.HandoffID]bool
+}
+
+// Open implements lease.Allocator.
+func (a *slowHost) Open(d lease.Demand) (lease.Grant, error) {
+	if !a.pair.holdGrants {
+		return a.Allocator.Open(d)
+	}
+	a.asked[d.Owner] = true
+	a.pair.printf("%s asks its host for %d tokens of %s", a.side.name, d.Tokens, short(d.Owner))
+	a.pair.heldGrants = append(a.pair.heldGrants, func() {
+		if a.asked[d.Owner] {
+			delete(a.asked, d.Owner)
+			a.pair.step(a.side, node.GrantDecided{Handoff: d.Owner})
+		}
+	})
+	return lease.Grant{}, lease.ErrLater
+}
+
+// Withdraw implements lease.Deferred.
+func (a *slowHost) Withdraw(h pd.HandoffID) {
+	require.True(a.pair.t, a.asked[h], "%s was not asked for", h)
+	delete(a.asked, h)
+	a.pair.printf("%s withdraws the demand of %s", a.side.name, short(h))
 }
 
 func (c *pair) side(name string) *side {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -24,8 +25,10 @@ type decode struct {
 	reserve *wire.Reserve
 	call    CallID
 	prefix  pd.PrefixHashes
-	grant   lease.Grant
-	pages   int
+	// granting: the host was asked for the memory and has not decided yet.
+	granting bool
+	grant    lease.Grant
+	pages    int
 
 	// what the acknowledged chunks fixed
 	hashes          []string
@@ -161,7 +164,11 @@ func (n *Node) reserveLease(d *decode) {
 		Owner: d.fence.Handoff, Tokens: len(c.PromptTokens), Receiving: true,
 		Prefix: d.prefix, HitLimit: n.cfg.Adapter.TargetHitLimit(len(c.PromptTokens)),
 	})
-	if err != nil {
+	switch {
+	case errors.Is(err, lease.ErrLater):
+		d.granting = true
+		return
+	case err != nil:
 		n.decodeEvent(d, handoff.Event{Kind: handoff.Refused, Err: err})
 		return
 	}
@@ -175,6 +182,23 @@ func (n *Node) reserveLease(d *decode) {
 	l, _ := n.ledger.Lease(d.fence.Handoff)
 	d.pages = l.Pages
 	n.decodeEvent(d, handoff.Event{Kind: handoff.Granted})
+}
+
+// grantDecided asks the ledger again. Who did not wait for it any more has
+// withdrawn the demand.
+func (n *Node) grantDecided(e GrantDecided) {
+	if d := n.decodes[e.Handoff]; d != nil && d.granting {
+		d.granting = false
+		n.reserveLease(d)
+	}
+}
+
+// withdraw tells the host that memory is not wanted any more.
+func (n *Node) withdraw(d *decode) {
+	if d.granting {
+		d.granting = false
+		n.cfg.Allocator.(lease.Deferred).Withdraw(d.fence.Handoff)
+	}
 }
 
 func (n *Node) answerReserve(d *decode, err error) {
@@ -527,6 +551,7 @@ func (n *Node) peerStopped(d *decode, fact pd.StopFact, why string) {
 // endDecode turns an ended handoff into a tombstone and answers who waits.
 func (n *Node) endDecode(d *decode) {
 	status := n.decodeStatus(d)
+	n.withdraw(d)
 	n.endPost(&d.post, d.fence.Handoff, d.machine.Reason())
 	n.answerReserve(d, n.fail(d.fence.Handoff, "reserve", pd.CodeHandoffTerminal, "the handoff is %s: %s", status.State, status.Why))
 	delete(n.decodes, d.fence.Handoff)

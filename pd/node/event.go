@@ -104,6 +104,9 @@ type (
 		Handoff pd.HandoffID
 		Err     error
 	}
+	// GrantDecided: the host of a lease.Deferred allocator has given the memory
+	// that was asked for, or refused it.
+	GrantDecided struct{ Handoff pd.HandoffID }
 	// ChunkSettled: every unit of a submitted chunk has its fact.
 	ChunkSettled struct {
 		Handoff    pd.HandoffID
@@ -146,6 +149,7 @@ func (InstallFailed) isEvent()   {}
 func (ChunkComputed) isEvent()   {}
 func (PrefillStopped) isEvent()  {}
 func (DecodeStopped) isEvent()   {}
+func (GrantDecided) isEvent()    {}
 func (ChunkSettled) isEvent()    {}
 func (SubmitRefused) isEvent()   {}
 func (Sealed) isEvent()          {}

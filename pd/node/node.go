@@ -130,6 +130,8 @@ func (n *Node) Step(e Event, now time.Duration) []Effect {
 		n.prefillStopped(e)
 	case DecodeStopped:
 		n.decodeStopped(e)
+	case GrantDecided:
+		n.grantDecided(e)
 	case ChunkSettled:
 		n.chunkSettled(e)
 	case SubmitRefused:

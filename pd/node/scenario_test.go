@@ -150,6 +150,11 @@ func (c *pair) do(words []string) {
 			if !hold {
 				c.queue, c.heldAcks = append(c.queue, c.heldAcks...), nil
 			}
+		case "grants":
+			c.holdGrants = hold
+			if !hold {
+				c.queue, c.heldGrants = append(c.queue, c.heldGrants...), nil
+			}
 		case "sessions":
 			c.holdSessions = hold
 			if !hold {
