@@ -17,6 +17,9 @@ type Deferred interface {
 	// Withdraw ends a demand that was answered with ErrLater: what the host gives
 	// for it afterwards, or gave meanwhile, goes back to the host.
 	Withdraw(owner pd.HandoffID)
+	// Unpinned says that a computed chunk came too late to be pinned: nothing
+	// reads its pages.
+	Unpinned(key PinKey)
 }
 
 // Tables are one owner's page tables by group.

@@ -160,6 +160,11 @@ func (a *slowHost) Withdraw(h pd.HandoffID) {
 	a.pair.printf("%s withdraws the demand of %s", a.side.name, short(h))
 }
 
+// Unpinned implements lease.Deferred.
+func (a *slowHost) Unpinned(key lease.PinKey) {
+	a.pair.printf("%s does not pin chunk %d of %s", a.side.name, key.Chunk, short(key.Owner))
+}
+
 func (c *pair) side(name string) *side {
 	if name == "p" {
 		return c.p

@@ -199,11 +199,14 @@ func (n *Node) stopPrefill(p *prefill, reason error) {
 // chunkComputed takes the pin in the same step that learns of the chunk, so
 // that no ring can turn in between (Invariant SourceStableUntilSourceDone).
 func (n *Node) chunkComputed(e ChunkComputed) {
-	p := n.prefills[e.Handoff]
+	p, key := n.prefills[e.Handoff], lease.PinKey{Owner: e.Handoff, Chunk: e.Chunk}
 	if p == nil || p.machine.State() != handoff.Prefilling {
-		return // being stopped; the engine was told
+		// Being stopped; the engine was told.
+		if host, ok := n.cfg.Allocator.(lease.Deferred); ok {
+			host.Unpinned(key)
+		}
+		return
 	}
-	key := lease.PinKey{Owner: e.Handoff, Chunk: e.Chunk}
 	snapshot, err := n.ledger.Pin(key)
 	if err != nil {
 		panic("invariant I-05: " + err.Error())
