@@ -67,7 +67,10 @@ func (n *Node) abortCalled(call CallID, a wire.Abort) {
 		return
 	}
 	if t := n.tombstones[h]; t != nil {
-		t.keep = t.keep && a.From == "router" // decode has the fact now
+		// A definite fact has done its work once decode has it. One that is not is
+		// asked for again and again: without it "no record" would say that nothing
+		// was ever submitted.
+		t.keep = t.keep && (a.From == "router" || !t.status.Fact.Definite())
 		n.emit(Answer{Call: call, Message: t.status})
 		return
 	}
