@@ -180,6 +180,10 @@ func (s *Shell) ChunkComputed(c engine.ChunkComputed) {
 	})
 }
 
+// GrantDecided says that the host of a lease.Deferred allocator has decided
+// about a reservation's memory.
+func (s *Shell) GrantDecided(h pd.HandoffID) { s.event(node.GrantDecided{Handoff: h}) }
+
 // PrefillStopped implements engine.Events.
 func (s *Shell) PrefillStopped(h pd.HandoffID, err error) {
 	s.event(node.PrefillStopped{Handoff: h, Err: err})
