@@ -61,6 +61,7 @@ type pair struct {
 
 	holdWrites, holdCompute, holdFence bool
 	holdSessions, holdAcks, holdGrants bool
+	sourceHeld                         bool // whoever settles may still read the source
 	lateSession                        bool // the next session's answer is held
 	hellos                             int
 	heldSessions, heldAcks, heldGrants []func()
@@ -434,7 +435,7 @@ func (c *pair) settle(s *side, h pd.HandoffID, chunk pd.ChunkID, answer pd.Settl
 		}
 		results = append(results, r)
 	}
-	c.step(s, node.ChunkSettled{Handoff: h, Chunk: chunk, Results: results, SourceFree: true})
+	c.step(s, node.ChunkSettled{Handoff: h, Chunk: chunk, Results: results, SourceFree: !c.sourceHeld})
 	c.sealed(s, h)
 }
 

@@ -131,6 +131,12 @@ type (
 		Registry pd.Registry
 		Err      error
 	}
+	// OwnerLost: nobody answers for a rank of this node any more. What was written
+	// from there is reported Uncertain after it.
+	OwnerLost struct {
+		Rank pd.Rank
+		Why  string
+	}
 	// TimeAdvanced: the time of NextDeadline has come.
 	TimeAdvanced struct{}
 	// LoopPaused: the loop itself slept this long; deadlines move by it.
@@ -154,6 +160,7 @@ func (ChunkSettled) isEvent()    {}
 func (SubmitRefused) isEvent()   {}
 func (Sealed) isEvent()          {}
 func (Fenced) isEvent()          {}
+func (OwnerLost) isEvent()       {}
 func (TimeAdvanced) isEvent()    {}
 func (LoopPaused) isEvent()      {}
 func (DrainOrdered) isEvent()    {}

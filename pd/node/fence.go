@@ -73,6 +73,9 @@ func (n *Node) receipt(text string) Receipt {
 
 // fenceReason says why peers cannot write here at all, "" if they can.
 func (n *Node) fenceReason() string {
+	if why := n.lostReason(); why != "" {
+		return why
+	}
 	if n.fencing != nil && n.fencing.running {
 		return "the data plane is being made anew"
 	}
@@ -127,6 +130,9 @@ func (n *Node) fenceOrdered(call CallID) {
 		return
 	case !n.cfg.FenceProves:
 		n.emit(Answer{Call: call, Err: n.fail("", "fence", pd.CodeUnsupported, "this data plane does not promise that a fence ends earlier writes")})
+		return
+	case len(n.lostOwners) > 0:
+		n.emit(Answer{Call: call, Err: n.fail("", "fence", pd.CodeOwnerLost, "%s: a fence proves nothing without every owner", n.lostReason())})
 		return
 	case n.fencing == nil && !n.gated():
 		n.emit(Answer{Call: call, Message: n.receipt("nothing is gated")})

@@ -76,8 +76,11 @@ type Node struct {
 	// unfenced is how the last fence failed: engines of this node may be gone, so
 	// it takes nothing new until another fence succeeds.
 	unfenced string
-	draining bool
-	sequence int64
+	// lostOwners are the ranks for which nobody answers any more, and why. They stay
+	// lost until this boot ends.
+	lostOwners map[pd.Rank]string
+	draining   bool
+	sequence   int64
 	// unclear: a handoff of this boot has ended without knowing whether its
 	// writes did; no word about all of them may say that they have.
 	unclear bool
@@ -93,6 +96,7 @@ func New(cfg Config) *Node {
 		cfg: cfg, ledger: lease.New(cfg.Allocator),
 		sessions: map[pd.Peer]*session{}, lives: map[pd.NodeID]*lives{}, hellos: nonces{seen: map[string]struct{}{}}, prefills: map[pd.HandoffID]*prefill{}, decodes: map[pd.HandoffID]*decode{},
 		posts: map[PostID]pd.HandoffID{}, tombstones: map[pd.HandoffID]*tombstone{}, gates: map[pd.HandoffID]string{},
+		lostOwners: map[pd.Rank]string{},
 	}
 }
 
@@ -140,6 +144,8 @@ func (n *Node) Step(e Event, now time.Duration) []Effect {
 		n.sealed(e)
 	case Fenced:
 		n.fenced(e)
+	case OwnerLost:
+		n.ownerLost(e)
 	case TimeAdvanced:
 		n.timeAdvanced()
 	case LoopPaused:
@@ -267,7 +273,8 @@ func (n *Node) bury(f pd.Fence, s wire.Status, keep bool) {
 
 func (n *Node) gate(h pd.HandoffID, reason string) {
 	n.gates[h] = reason
-	if n.cfg.AutoFence && n.cfg.FenceProves && n.cfg.Role == pd.Decode {
+	// Without every owner no fence can prove anything.
+	if n.cfg.AutoFence && len(n.lostOwners) == 0 && n.cfg.FenceProves && n.cfg.Role == pd.Decode {
 		n.orderFence()
 	}
 }
@@ -276,7 +283,8 @@ func (n *Node) gate(h pd.HandoffID, reason string) {
 func (n *Node) gated() bool { return len(n.gates) > 0 || n.fenceReason() != "" }
 
 func (n *Node) gateReason() string {
-	if len(n.gates) == 0 {
+	// Restarting for want of an owner ends every gate, too.
+	if len(n.gates) == 0 || len(n.lostOwners) > 0 {
 		return n.fenceReason()
 	}
 	keys := make([]pd.HandoffID, 0, len(n.gates))

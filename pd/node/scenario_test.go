@@ -30,7 +30,8 @@ var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
 //	                           settle, compute and so on by hand from here on
 //	free writes|compute|sessions|acks
 //	compute H                  one chunk
-//	settle H CHUNK done|failed|uncertain
+//	settle H CHUNK done|failed|uncertain|lost
+//	                           lost: uncertain, and its source may still be read
 //	finish H                   the engine ends the decode
 //	late session               the answer to the next hello waits for free sessions
 //	lose OP                    the next call of this kind never arrives
@@ -43,6 +44,7 @@ var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
 //	dead p|d BOOT              an operator says that p's or d's boot is dead
 //	cancel p|d H               an operator cancels
 //	fence-ends ok|failed       after hold fence
+//	owner-lost p|d RANK        the process of a rank's owner is killed
 //	restart p|d                a new boot; writes of the old one stay in flight
 //	state                      capacity, health and pages of both
 func TestScenarios(t *testing.T) {
@@ -170,8 +172,10 @@ func (c *pair) do(words []string) {
 	case "settle":
 		chunk, err := strconv.Atoi(words[2])
 		require.NoError(t, err)
-		var s pd.Settlement
-		require.NoError(t, s.UnmarshalText([]byte(words[3])))
+		s := pd.Uncertain
+		if c.sourceHeld = words[3] == "lost"; !c.sourceHeld {
+			require.NoError(t, s.UnmarshalText([]byte(words[3])))
+		}
 		c.settle(c.p, handoffID(words[1]), pd.ChunkID(chunk), s)
 	case "finish":
 		c.step(c.d, node.DecodeStopped{Handoff: handoffID(words[1])})
@@ -200,6 +204,10 @@ func (c *pair) do(words []string) {
 			err = pd.Errorf(pd.CodeDeadline, "fence", "rank 2 hangs")
 		}
 		c.fenceEnds(c.d, err)
+	case "owner-lost":
+		rank, err := strconv.Atoi(words[2])
+		require.NoError(t, err)
+		c.step(c.side(words[1]), node.OwnerLost{Rank: pd.Rank(rank), Why: "process 77 has ended: ended by signal 9 (killed)"})
 	case "restart":
 		c.restart(words[1])
 	case "hello":

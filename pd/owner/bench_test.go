@@ -16,23 +16,24 @@ type doneCounter chan owner.ChunkSettled
 func (doneCounter) UnitSettled(owner.UnitSettled)       {}
 func (c doneCounter) ChunkSettled(e owner.ChunkSettled) { c <- e }
 func (doneCounter) HandoffStopped(owner.HandoffStopped) {}
+func (doneCounter) OwnerLost(owner.OwnerLost)           {}
 
 // benchmarkChunks moves whole chunks between two nodes of the given number of
 // ranks, with two chunks on their way; one iteration is one chunk.
 func benchmarkChunks(b *testing.B, ranks, pages int) {
 	arena := map[pd.GroupName]int{"kv": pages, "win": pages}
-	open := func(name pd.NodeID) (*owner.Group, *side, doneCounter) {
+	start := func(name pd.NodeID) (*owner.Group, *side, doneCounter) {
 		o := sideOptions{name: name, topology: pd.Topology{Ranks: ranks, TP: ranks}, pages: arena}.withDefaults(b)
 		done := make(doneCounter, 2)
 		config := o.config(nil)
 		config.Events = done
-		g, err := owner.Open(b.Context(), config)
+		g, err := open(b.Context(), config)
 		require.NoError(b, err)
 		b.Cleanup(func() { require.NoError(b, g.Close(context.Background())) })
 		return g, &side{Group: g, peer: config.Peer, pages: arena}, done
 	}
-	from, fromSide, done := open("p0")
-	_, to, _ := open("d0")
+	from, fromSide, done := start("p0")
+	_, to, _ := start("d0")
 	require.NoError(b, from.Install(to.peer, to.Registry()))
 	var copies []copyPages
 	for i := range pages {

@@ -1,6 +1,7 @@
 package owner
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -27,6 +28,9 @@ const (
 	// maxPastBoots is how many ended boots of a node are remembered, so that a
 	// delayed Install of one of them is refused.
 	maxPastBoots = 64
+	// maxSegments bounds the writes of one chunk between one pair of ranks: a chunk
+	// of 8,192 tokens in single pages of every layer has less than a tenth.
+	maxSegments = 1 << 20
 	// maxEnvelopeBytes bounds an envelope or endpoint of a peer.
 	maxEnvelopeBytes = 4096
 )
@@ -44,19 +48,62 @@ type Config struct {
 	RingPeriods   map[pd.GroupName]int
 	// BootstrapSlots is how many bootstrap slots each rank has.
 	BootstrapSlots int
-	Provider       transfer.Provider
+	// Provider makes the engines of this process. It is nil with Launch.
+	Provider transfer.Provider
+	// Launch, if set, starts the owner process of one rank; the group ends it. The
+	// call returns before the process has said anything.
+	Launch func(ctx context.Context, rank pd.Rank) (*Process, error)
+	// Remote is what the owner processes are told to run; only with Launch.
+	Remote Remote
+	// Ports knows which data-plane ports were used before, and is told of new ones
+	// before any peer is; nil means that every port may be taken.
+	Ports Ports
 	// Hostname is the data-plane address of this node.
 	Hostname string
 	// AttemptTimeout bounds one batch from submit to verdict.
 	AttemptTimeout time.Duration
 	// ConnectTimeout bounds one connection; 0 means DefaultConnectTimeout.
 	ConnectTimeout time.Duration
-	// NewArena makes the arena of one rank; nil means host memory. The group
-	// closes it.
+	// NewArena makes the arena of one rank of this process; nil means host memory.
+	// The group closes it.
 	NewArena func(pd.Rank) (transfer.Arena, error)
 	Events   Events
 	// Log gets what an operator should see; nil means nothing.
 	Log *slog.Logger
+}
+
+// Ports is the memory of a node's data-plane ports over its boots. It is safe
+// for concurrent use.
+type Ports interface {
+	// Used says that an earlier engine of this node had the port.
+	Used(port int) bool
+	// List gives every port that is Used.
+	List() []int
+	// Take notes the ports of new engines for good. It refuses all of them if one is
+	// Used.
+	Take(ports []int) error
+}
+
+// Remote is what an owner process runs.
+type Remote struct {
+	// Provider is the data plane's name and Options what its maker needs, in the
+	// provider's own form; both travel in the start message.
+	Provider string
+	Options  string
+}
+
+func (c *Config) portUsed() func(int) bool {
+	if c.Ports == nil {
+		return nil
+	}
+	return c.Ports.Used
+}
+
+func (c *Config) providerName() string {
+	if c.Provider != nil {
+		return c.Provider.Name()
+	}
+	return c.Remote.Provider
 }
 
 // check reports everything that is wrong with a config.
@@ -72,11 +119,15 @@ func (c *Config) check() error {
 	if err := c.Topology.Check(); err != nil {
 		all = append(all, err)
 	}
-	if c.Provider == nil {
+	switch {
+	case c.Launch == nil && c.Provider == nil:
 		bad("provider is missing")
-	} else if !c.Provider.Facts().Acknowledged {
-		// safety.md 1.2: without it, Done means only that bytes left the source.
-		bad("provider %s does not acknowledge writes", c.Provider.Name())
+	case c.Launch != nil && c.Provider != nil:
+		bad("provider: owner processes make their own")
+	case c.Launch != nil && c.Remote.Provider == "":
+		bad("the owner processes' provider is missing")
+	case len(c.Remote.Options) > maxOptionBytes:
+		bad("the provider's options have %d bytes: want at most %d", len(c.Remote.Options), maxOptionBytes)
 	}
 	if c.Events == nil {
 		bad("events are missing")

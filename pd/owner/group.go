@@ -3,9 +3,10 @@ package owner
 import (
 	"context"
 	"errors"
-	"io"
+	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,22 +16,22 @@ import (
 	"github.com/hw-native-sys/pypto-pd/pd/transfer"
 )
 
-// Group is the owners of one node, one per rank, in this process.
+// Group is the owners of one node, one per rank: it checks and splits chunks,
+// and joins what the ranks report. The ranks' owners are agents of this process
+// or, with Config.Launch, processes of their own.
 type Group struct {
 	// constant
 	config  Config
+	facts   transfer.Facts
 	log     *slog.Logger
 	opened  time.Time
-	agents  []*agent         // by rank
+	ranks   []*opened        // by rank
 	extents transfer.Extents // of every rank of this node
-	life    context.Context  // ends what blocks in agents when Close begins
-	end     func()           // ends life
-	running atomic.Int64     // agents that have not returned
+	running atomic.Int64     // ranks that have not ended
 	note    chan struct{}    // events are queued
-	idle    chan struct{}    // closed when every agent has returned
+	idle    chan struct{}    // closed when every rank has ended
 	done    chan struct{}    // closed when everything has ended
-	arenas  []transfer.Arena // closed by the deliverer, after the agents
-	left    error            // what closing arenas said; set before done is closed
+	left    error            // what freeing memory said; set before done is closed
 
 	mu       sync.Mutex
 	closing  bool
@@ -42,10 +43,16 @@ type Group struct {
 	forgottenRing []pd.HandoffID
 	forgottenNext int
 	openChunks    int
-	queue         []any // events in order
+	lastID        uint64 // of jobs and targets
+	// gone says of each rank that nobody answers for it any more, and why.
+	gone  map[pd.Rank]error
+	queue []any // events in order
 }
 
-var _ Service = (*Group)(nil)
+var (
+	_ Service     = (*Group)(nil)
+	_ rankReports = (*Group)(nil)
+)
 
 // Open allocates and registers every region of every rank, freezes them and
 // starts the owners. Errors have CodeInvalidConfig or the provider's code;
@@ -72,9 +79,10 @@ func Open(ctx context.Context, c Config) (*Group, error) {
 		peers:     map[pd.NodeID]*life{},
 		handoffs:  map[pd.HandoffID]*handoff{},
 		forgotten: map[pd.HandoffID]struct{}{},
+		gone:      map[pd.Rank]error{},
 		registry: pd.Registry{
 			Topology: c.Topology, PagesPerLayer: maps.Clone(c.PagesPerLayer), RingPeriods: maps.Clone(c.RingPeriods),
-			BootstrapSlots: c.BootstrapSlots, Build: c.Provider.Facts().Build,
+			BootstrapSlots: c.BootstrapSlots,
 		},
 	}
 	if g.log == nil {
@@ -83,97 +91,144 @@ func Open(ctx context.Context, c Config) (*Group, error) {
 	for _, r := range extentsOf(c.Contract, c.PagesPerLayer, c.BootstrapSlots) {
 		g.extents[r.Component] = r.Bytes
 	}
-	for rank := range pd.Rank(c.Topology.Ranks) {
-		if err := g.openRank(ctx, rank); err != nil {
-			return nil, errors.Join(&pd.Error{Op: op, Code: pd.CodeOf(err), Err: err}, g.abandon())
-		}
+	err := g.openRanks(ctx)
+	if err == nil {
+		err = g.register()
 	}
-	g.life, g.end = context.WithCancel(context.Background())
-	g.running.Store(int64(len(g.agents)))
-	for _, a := range g.agents {
-		go a.run()
+	if err != nil {
+		for _, r := range g.ranks {
+			if r != nil {
+				err = errors.Join(err, r.abandon())
+			}
+		}
+		return nil, &pd.Error{Op: op, Code: pd.CodeOf(err), Err: err}
+	}
+	g.running.Store(int64(len(g.ranks)))
+	for _, r := range g.ranks {
+		r.begin(g)
 	}
 	go g.deliver()
 	return g, nil
 }
 
-// openRank makes engine, arena and regions of one rank. What it made before an
-// error is in g, for abandon.
-func (g *Group) openRank(ctx context.Context, rank pd.Rank) error {
-	c := &g.config
-	engine, err := c.Provider.Open(ctx, transfer.Options{
-		Identity: transfer.Identity{Boot: c.Peer.Boot, Rank: rank},
-		Hostname: c.Hostname, AttemptTimeout: c.AttemptTimeout,
-	})
-	if err != nil {
-		return err
+// openRanks opens every rank: processes of their own at once, agents of this one
+// in turn. What was opened before an error is in g.
+func (g *Group) openRanks(ctx context.Context) error {
+	g.ranks = make([]*opened, g.config.Topology.Ranks)
+	if g.config.Launch == nil {
+		for rank := range g.ranks {
+			var err error
+			if g.ranks[rank], err = g.openAgent(ctx, pd.Rank(rank)); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
-	a := &agent{
-		group: g, rank: rank, engine: engine, kick: make(chan struct{}, 1),
-		memory: map[pd.ComponentID]transfer.Memory{}, lanes: map[laneKey]*lane{}, posted: map[transfer.Ticket]posted{},
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	all := make([]error, len(g.ranks))
+	var opening sync.WaitGroup
+	for rank := range g.ranks {
+		opening.Go(func() {
+			if g.ranks[rank], all[rank] = openRemote(ctx, g.log, &g.config, pd.Rank(rank)); all[rank] != nil {
+				cancel() // nobody needs the others any more
+			}
+		})
 	}
-	g.agents = append(g.agents, a)
-	arena, err := c.NewArena(rank)
-	if err != nil {
-		return err
-	}
-	g.arenas = append(g.arenas, arena)
-	regions := extentsOf(c.Contract, c.PagesPerLayer, c.BootstrapSlots)
-	for i := range regions {
-		r := &regions[i]
-		m, err := arena.Allocate(r.Component, r.Bytes)
-		if err != nil {
+	opening.Wait()
+	// The first that failed by itself says why; the others were only cut short.
+	for _, err := range all {
+		if err != nil && !errors.Is(err, context.Canceled) {
 			return err
 		}
-		if r.Envelope, err = engine.Register(r.Component, m); err != nil {
-			return err
-		}
-		a.memory[r.Component] = m
-	}
-	if err := engine.Freeze(); err != nil {
-		return err
-	}
-	g.registry.Ranks = append(g.registry.Ranks, pd.RankRegistration{
-		Rank: rank, Epoch: engine.Epoch(), Endpoint: engine.Endpoint(), Regions: regions,
-	})
-	return nil
-}
-
-// abandon takes back a group that did not open.
-func (g *Group) abandon() error {
-	var all []error
-	for _, a := range g.agents {
-		all = append(all, a.engine.Close())
-	}
-	return errors.Join(append(all, closeAll(g.arenas))...)
-}
-
-func closeAll[C io.Closer](list []C) error {
-	var all []error
-	for _, c := range list {
-		all = append(all, c.Close())
 	}
 	return errors.Join(all...)
+}
+
+func (g *Group) openAgent(ctx context.Context, rank pd.Rank) (*opened, error) {
+	c := &g.config
+	facts := c.Provider.Facts()
+	if err := checkLocked(facts, rank, g.extents); err != nil {
+		return nil, err
+	}
+	a, err := openAgent(ctx, agentConfig{
+		rank: rank, provider: c.Provider, newArena: c.NewArena, connectTimeout: c.ConnectTimeout, log: g.log,
+		options: transfer.Options{
+			Identity: transfer.Identity{Boot: c.Peer.Boot, Rank: rank},
+			Hostname: c.Hostname, AttemptTimeout: c.AttemptTimeout, PortUsed: c.portUsed(),
+		},
+		regions: extentsOf(c.Contract, c.PagesPerLayer, c.BootstrapSlots),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &opened{
+		rankOwner: a, life: a.current(), regions: a.config.regions, facts: facts, memory: a.memory, pid: os.Getpid(),
+		begin: a.begin, abandon: a.abandon, free: a.arena.Close,
+	}, nil
+}
+
+// register checks what the ranks say of themselves and makes the registry.
+func (g *Group) register() error {
+	g.facts = g.ranks[0].facts
+	if !g.facts.Acknowledged {
+		// safety.md 1.2: without it, Done means only that bytes left the source.
+		return pd.Errorf(pd.CodeInvalidConfig, "", "provider %s does not acknowledge writes", g.config.providerName())
+	}
+	g.registry.Build = g.facts.Build
+	var ports []int
+	for rank, r := range g.ranks {
+		if r.facts != g.facts {
+			return pd.Errorf(pd.CodeInvalidConfig, "", "the data plane of rank %d is another than that of rank 0: %+v, %+v", rank, r.facts, g.facts)
+		}
+		g.registry.Ranks = append(g.registry.Ranks, pd.RankRegistration{
+			Rank: pd.Rank(rank), Epoch: r.life.epoch, Endpoint: r.life.endpoint, Regions: r.regions,
+		})
+		ports = append(ports, r.life.ports...)
+	}
+	return g.takePorts(ports)
+}
+
+// takePorts notes the ports of engines before any peer is told of them.
+func (g *Group) takePorts(ports []int) error {
+	if g.config.Ports == nil || len(ports) == 0 {
+		return nil
+	}
+	return g.config.Ports.Take(ports)
 }
 
 // now is the time for events, in nanoseconds since Open.
 func (g *Group) now() int64 { return time.Since(g.opened).Nanoseconds() }
 
 // Facts are the provider's.
-func (g *Group) Facts() transfer.Facts { return g.config.Provider.Facts() }
+func (g *Group) Facts() transfer.Facts { return g.facts }
+
+// ProcessIDs are the ids of the ranks' processes, by rank; this one's where
+// owners are in it.
+func (g *Group) ProcessIDs() []int {
+	out := make([]int, len(g.ranks))
+	for i, r := range g.ranks {
+		out[i] = r.pid
+	}
+	return out
+}
 
 // Memory is one region for the engine of this process; nil if the component or
 // rank is unknown, or the memory is not the host's. It is valid until Close
 // returned nil.
 func (g *Group) Memory(rank pd.Rank, component pd.ComponentID) []byte {
-	if rank < 0 || int(rank) >= len(g.agents) {
-		return nil
-	}
-	m := g.agents[rank].memory[component]
+	m := g.memory(rank, component)
 	if m == nil {
 		return nil
 	}
 	return m.Bytes()
+}
+
+func (g *Group) memory(rank pd.Rank, component pd.ComponentID) transfer.Memory {
+	if rank < 0 || int(rank) >= len(g.ranks) {
+		return nil
+	}
+	return g.ranks[rank].memory[component]
 }
 
 // Registry implements Service. The answer is the caller's.
@@ -193,10 +248,14 @@ func cloneRegistry(r pd.Registry) pd.Registry {
 }
 
 // fenced announces a rank's new engine.
-func (g *Group) fenced(rank pd.Rank, epoch pd.Epoch, endpoint string) {
+func (g *Group) fenced(rank pd.Rank, l engineLife) error {
+	if err := g.takePorts(l.ports); err != nil {
+		return err
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.registry.Ranks[rank].Epoch, g.registry.Ranks[rank].Endpoint = epoch, endpoint
+	g.registry.Ranks[rank].Epoch, g.registry.Ranks[rank].Endpoint = l.epoch, l.endpoint
+	return nil
 }
 
 // Fence implements Service.
@@ -205,17 +264,21 @@ func (g *Group) fenced(rank pd.Rank, epoch pd.Epoch, endpoint string) {
 // nil from its own Fence. One rank that did not answer makes it an error.
 func (g *Group) Fence(ctx context.Context) error {
 	const op = "fence owners"
-	answers := make([]chan error, len(g.agents))
+	answers := make([]chan error, len(g.ranks))
 	g.mu.Lock()
-	if g.closing {
-		g.mu.Unlock()
-		return pd.Errorf(pd.CodeOwnerLost, op, "the owners are closing")
-	}
-	for i, a := range g.agents {
-		answers[i] = make(chan error, 1)
-		a.orderFence(fenceOrder{ctx: ctx, answer: answers[i]})
+	err := g.admitOrderLocked()
+	for i, r := range g.ranks {
+		if err == nil {
+			answer := make(chan error, 1)
+			answers[i] = answer
+			r.fence(fenceOrder{ctx: ctx, answer: func(err error) { answer <- err }})
+		}
 	}
 	g.mu.Unlock()
+	if err != nil {
+		err.Op = op
+		return err
+	}
 	var all []error
 	for _, answer := range answers {
 		select {
@@ -232,6 +295,23 @@ func (g *Group) Fence(ctx context.Context) error {
 	return nil
 }
 
+// admitOrderLocked says why no rank may be given an order, or nil.
+func (g *Group) admitOrderLocked() *pd.Error {
+	if g.closing {
+		return pd.Errorf(pd.CodeOwnerLost, "", "the owners are closing")
+	}
+	for rank := range pd.Rank(len(g.ranks)) {
+		if why := g.gone[rank]; why != nil {
+			return goneError(rank, why)
+		}
+	}
+	return nil
+}
+
+func goneError(rank pd.Rank, why error) *pd.Error {
+	return &pd.Error{Code: pd.CodeOwnerLost, Text: fmt.Sprintf("the owner of rank %d is gone", rank), Err: why}
+}
+
 // Close implements Service.
 func (g *Group) Close(ctx context.Context) error {
 	g.mu.Lock()
@@ -239,9 +319,8 @@ func (g *Group) Close(ctx context.Context) error {
 	g.closing = true
 	g.mu.Unlock()
 	if first {
-		g.end()
-		for _, a := range g.agents {
-			a.orderClose()
+		for _, r := range g.ranks {
+			r.shut()
 		}
 	}
 	select {
@@ -252,8 +331,8 @@ func (g *Group) Close(ctx context.Context) error {
 	}
 }
 
-// agentEnded is the last thing an agent does.
-func (g *Group) agentEnded() {
+// ended is the last thing that the owner of a rank reports.
+func (g *Group) ended(pd.Rank) {
 	if g.running.Add(-1) == 0 {
 		close(g.idle)
 	}
@@ -268,7 +347,7 @@ func (g *Group) emitLocked(event any) {
 	}
 }
 
-// deliver calls Events in order, and ends the group once its agents have.
+// deliver calls Events in order, and ends the group once its ranks have.
 func (g *Group) deliver() {
 	defer close(g.done)
 	for ended := false; !ended; {
@@ -289,9 +368,13 @@ func (g *Group) deliver() {
 				g.config.Events.ChunkSettled(e)
 			case HandoffStopped:
 				g.config.Events.HandoffStopped(e)
+			case OwnerLost:
+				g.config.Events.OwnerLost(e)
 			}
 		}
 	}
-	// No agent can have an engine with this memory any more.
-	g.left = closeAll(g.arenas)
+	// No engine has this memory any more.
+	for _, r := range g.ranks {
+		g.left = errors.Join(g.left, r.free())
+	}
 }

@@ -72,7 +72,7 @@ func TestOpenRefusesBadConfig(t *testing.T) {
 	} {
 		c := sideOptions{}.withDefaults(t).config(newRecorder())
 		spoil(&c)
-		_, err := owner.Open(t.Context(), c)
+		_, err := open(t.Context(), c)
 		require.ErrorIs(t, err, pd.CodeInvalidConfig)
 		require.ErrorContains(t, err, want)
 	}
@@ -100,7 +100,7 @@ func TestOpenLeavesNothingBehind(t *testing.T) {
 	c.NewArena = func(rank pd.Rank) (transfer.Arena, error) {
 		return &shortOfMemory{left: 4 - int(rank), closed: &closed[rank]}, nil
 	}
-	_, err := owner.Open(t.Context(), c)
+	_, err := open(t.Context(), c)
 	require.ErrorContains(t, err, "out of memory")
 	require.Equal(t, [2]bool{true, true}, closed)
 }

@@ -21,8 +21,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(decodeProcess) != "" {
+	switch {
+	case os.Getenv(decodeProcess) != "":
 		os.Exit(runDecodeProcess())
+	case os.Getenv(ownerProcess) != "":
+		os.Exit(runOwnerProcess())
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -50,6 +53,7 @@ type recorder struct {
 	units   []owner.UnitSettled
 	chunks  []owner.ChunkSettled
 	stops   []owner.HandoffStopped
+	losses  []owner.OwnerLost
 }
 
 func newRecorder() *recorder { return &recorder{changed: make(chan struct{}, 1)} }
@@ -74,6 +78,10 @@ func (r *recorder) ChunkSettled(e owner.ChunkSettled) {
 
 func (r *recorder) HandoffStopped(e owner.HandoffStopped) {
 	r.record(func() { r.stops = append(r.stops, e) })
+}
+
+func (r *recorder) OwnerLost(e owner.OwnerLost) {
+	r.record(func() { r.losses = append(r.losses, e) })
 }
 
 // await waits until find answers ok. It is called with the recorder locked.
@@ -122,6 +130,14 @@ func (o sideOptions) config(r *recorder) owner.Config {
 	}
 }
 
+// open opens a group, over sockets in that run.
+func open(ctx context.Context, c owner.Config) (*owner.Group, error) {
+	if overSockets {
+		behindSockets(&c)
+	}
+	return owner.Open(ctx, c)
+}
+
 func (o sideOptions) withDefaults(t testing.TB) sideOptions {
 	if o.name == "" {
 		o.name = "p0"
@@ -157,7 +173,7 @@ func newSide(t testing.TB, o sideOptions) *side {
 	s := &side{recorder: newRecorder(), t: t, pages: o.pages, slots: 2}
 	config := o.config(s.recorder)
 	s.peer = config.Peer
-	g, err := owner.Open(t.Context(), config)
+	g, err := open(t.Context(), config)
 	require.NoError(t, err)
 	s.Group = g
 	t.Cleanup(func() { require.NoError(t, g.Close(context.Background())) })

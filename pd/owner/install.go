@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync/atomic"
 
 	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/transfer"
@@ -13,14 +12,14 @@ import (
 
 // installed is one registry of one peer, ready to be written to. It is
 // constant, except that a rank becomes stale when the peer fenced it or
-// started anew; what was not posted by then never is.
+// started anew; what was not posted by then never is. A target that lives on is
+// in the next registry of the same boot, too.
 type installed struct {
 	peer     pd.Peer
 	registry pd.Registry
 	epoch    pd.Epoch
-	targets  []transfer.Target
+	targets  []*target // by rank
 	extents  transfer.Extents
-	stale    []atomic.Bool // by rank
 }
 
 // life is what is known of one peer node: its current boot, and those that
@@ -33,20 +32,19 @@ type life struct {
 func (g *Group) newInstalled(peer pd.Peer, r pd.Registry) *installed {
 	in := &installed{
 		peer: peer, registry: r, epoch: r.Epoch(),
-		targets: make([]transfer.Target, len(r.Ranks)),
+		targets: make([]*target, len(r.Ranks)),
 		extents: transfer.Extents{},
-		stale:   make([]atomic.Bool, len(r.Ranks)),
 	}
 	for _, region := range extentsOf(g.config.Contract, r.PagesPerLayer, r.BootstrapSlots) {
 		in.extents[region.Component] = region.Bytes
 	}
 	for i, rank := range r.Ranks {
-		in.targets[i] = transfer.Target{
+		in.targets[i] = &target{Target: transfer.Target{
 			Peer:     peer,
 			Identity: transfer.Identity{Boot: peer.Boot, Rank: rank.Rank, Epoch: rank.Epoch},
 			Endpoint: rank.Endpoint,
 			Regions:  rank.Regions,
-		}
+		}}
 	}
 	return in
 }
@@ -79,6 +77,7 @@ func (g *Group) Install(peer pd.Peer, r pd.Registry) error {
 		return refuse(pd.CodeBusy, "%d peers are installed", len(g.peers))
 	case l == nil:
 		g.peers[peer.Node] = &life{current: next}
+		g.nameLocked(next)
 		return nil
 	case slices.Contains(l.past, peer.Boot):
 		return refuse(pd.CodeStaleBoot, "boot %s ended before boot %s began", peer.Boot, l.current.peer.Boot)
@@ -87,9 +86,7 @@ func (g *Group) Install(peer pd.Peer, r pd.Registry) error {
 		if n := len(l.past); n > maxPastBoots {
 			l.past = slices.Delete(l.past, 0, n-maxPastBoots)
 		}
-		for i := range l.current.stale {
-			l.current.stale[i].Store(true)
-		}
+		g.retireLocked(l.current.targets...)
 	default:
 		fenced, err := compare(&l.current.registry, &next.registry)
 		if err != nil {
@@ -98,13 +95,37 @@ func (g *Group) Install(peer pd.Peer, r pd.Registry) error {
 		if len(fenced) == 0 {
 			return nil
 		}
-		for _, rank := range fenced {
-			l.current.stale[rank].Store(true)
+		for rank, t := range l.current.targets {
+			if slices.Contains(fenced, pd.Rank(rank)) {
+				g.retireLocked(t)
+			} else {
+				next.targets[rank] = t
+			}
 		}
 	}
 	l.current = next
-	g.sweepLocked()
+	g.nameLocked(next)
 	return nil
+}
+
+// nameLocked gives the targets that are new a name.
+func (g *Group) nameLocked(in *installed) {
+	for _, t := range in.targets {
+		if t.id == 0 {
+			g.lastID++
+			t.id = g.lastID
+		}
+	}
+}
+
+// retireLocked makes every rank drop what is queued for stale targets.
+func (g *Group) retireLocked(targets ...*target) {
+	for _, t := range targets {
+		t.stale.Store(true)
+		for _, r := range g.ranks {
+			r.retire(t)
+		}
+	}
 }
 
 // checkRegistry makes the structural checks of pd-domain §3.4.
@@ -113,7 +134,7 @@ func (g *Group) checkRegistry(r *pd.Registry) error {
 	if err := r.Topology.Check(); err != nil {
 		return fmt.Errorf("topology: %w", err)
 	}
-	if want := g.config.Provider.Facts().Build; r.Build != want {
+	if want := g.facts.Build; r.Build != want {
 		return fmt.Errorf("build %q: want %q on both nodes", r.Build, want)
 	}
 	if len(r.PagesPerLayer) != len(c.Groups) {

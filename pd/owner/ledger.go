@@ -17,13 +17,21 @@ type handoff struct {
 	// target is the registry under which the first chunk was accepted.
 	target *installed
 	chunks map[pd.ChunkID]struct{} // every chunk that was ever accepted
+	ranks  map[pd.Rank]struct{}    // every rank that was ever given a job of it
 	// open counts the accepted chunks that are not settled.
 	//
-	// Invariant FactOnlyFromSealedOwner: a fact is stated only while sealed and
-	// open == 0. A chunk is open from before its first job is queued until the
-	// last of its units is settled, so nothing can be posted after that.
-	open  int
-	worst pd.Settlement
+	// unsealed are the ranks whose word that they are sealed is still to come.
+	//
+	// Invariant FactOnlyFromSealedOwner: a fact is stated only while sealed,
+	// unsealed is empty and open == 0. A chunk is open from before its first job is
+	// queued until the last of its units is settled, so nothing can be posted after
+	// that. A rank that is gone says nothing: if it was given a job, the fact is
+	// Unknown.
+	unsealed map[pd.Rank]struct{}
+	open     int
+	worst    pd.Settlement
+	// told: every rank was told to seal.
+	told bool
 	// forget: drop the record once nothing is open.
 	forget bool
 }
@@ -93,8 +101,9 @@ func (u *unit) result(c pd.ChunkID) pd.UnitResult {
 	}
 }
 
-// settle records the outcome of segments of one job.
-func (g *Group) settle(j *job, segments []pd.Segment, o outcome) {
+// settled records the outcome of segments of one job.
+func (g *Group) settled(j *job, first, count int, o outcome) {
+	segments := j.segments[first : first+count]
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c := j.chunk
@@ -147,18 +156,31 @@ func (g *Group) unitsSettledLocked(c *chunk, results []pd.UnitResult) {
 // stoppedLocked states the fact, or drops the record, if the time has come.
 func (g *Group) stoppedLocked(h *handoff) {
 	switch {
-	case !h.sealed.Load() || h.open > 0:
+	case h.open > 0 || !h.sealed.Load():
 	case h.forget:
-		delete(g.handoffs, h.id)
+		g.dropLocked(h)
+	case len(h.unsealed) > 0:
 	default:
 		g.emitLocked(HandoffStopped{Handoff: h.id, Fact: h.fact()})
 	}
 }
 
-// began notes that a batch of the chunk was handed to the provider.
-func (g *Group) began(c *chunk) {
+// dropLocked ends a record that has nothing open.
+func (g *Group) dropLocked(h *handoff) {
+	delete(g.handoffs, h.id)
+	for rank, r := range g.ranks {
+		_, given := h.ranks[pd.Rank(rank)]
+		if given || h.told {
+			r.forget(h.id)
+		}
+	}
+}
+
+// began notes that a batch of the job was handed to the provider.
+func (g *Group) began(j *job) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	c := j.chunk
 	if !c.posted {
 		c.posted, c.began = true, g.now()
 	}
@@ -172,7 +194,7 @@ func (g *Group) recordLocked(id pd.HandoffID, limit int) (*handoff, *pd.Error) {
 	if len(g.handoffs) >= limit {
 		return nil, &pd.Error{Code: pd.CodeBusy, Handoff: id, Text: "too many handoffs are on record; forget those that ended"}
 	}
-	h := &handoff{id: id, chunks: map[pd.ChunkID]struct{}{}}
+	h := &handoff{id: id, chunks: map[pd.ChunkID]struct{}{}, ranks: map[pd.Rank]struct{}{}, unsealed: map[pd.Rank]struct{}{}}
 	g.handoffs[id] = h
 	return h, nil
 }
@@ -191,12 +213,67 @@ func (g *Group) Seal(id pd.HandoffID) error {
 		err.Op = "seal"
 		return err
 	}
-	h.sealed.Store(true)
-	if h.open > 0 {
-		g.sweepLocked()
-	}
+	g.sealLocked(h)
 	g.stoppedLocked(h)
 	return nil
+}
+
+// sealLocked makes the group, and then every rank, refuse what is new.
+func (g *Group) sealLocked(h *handoff) {
+	h.sealed.Store(true)
+	if h.told {
+		return
+	}
+	h.told = true
+	for rank, r := range g.ranks {
+		rank := pd.Rank(rank)
+		_, given := h.ranks[rank]
+		switch {
+		case g.gone[rank] == nil:
+			if !r.seal(h.id) {
+				h.unsealed[rank] = struct{}{}
+			}
+		case given:
+			h.worst = pd.Uncertain // its seal can never be heard of
+		}
+	}
+}
+
+// sealed takes a rank's word that it is sealed.
+func (g *Group) sealed(rank pd.Rank, id pd.HandoffID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	h := g.handoffs[id]
+	if h == nil {
+		return // forgotten meanwhile
+	}
+	if _, awaited := h.unsealed[rank]; awaited {
+		delete(h.unsealed, rank)
+		g.stoppedLocked(h)
+	}
+}
+
+// lost ends a rank for good. What is open there is reported after this.
+func (g *Group) lost(rank pd.Rank, why error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.gone[rank] != nil {
+		return
+	}
+	g.gone[rank] = why
+	if !g.closing {
+		g.emitLocked(OwnerLost{Rank: rank, PID: g.ranks[rank].pid, Err: why})
+	}
+	for _, h := range g.handoffs {
+		if _, awaited := h.unsealed[rank]; !awaited {
+			continue // sealed already, or never told: see sealLocked
+		}
+		delete(h.unsealed, rank)
+		if _, given := h.ranks[rank]; given {
+			h.worst = pd.Uncertain
+		}
+		g.stoppedLocked(h)
+	}
 }
 
 // Forget implements Service.
@@ -217,19 +294,11 @@ func (g *Group) Forget(id pd.HandoffID) {
 	if h == nil {
 		return
 	}
-	h.sealed.Store(true)
 	h.forget = true
 	if h.open > 0 {
-		g.sweepLocked()
+		g.sealLocked(h)
 		return
 	}
-	delete(g.handoffs, id)
-}
-
-// sweepLocked makes every agent drop the queued work that must not be posted
-// any more.
-func (g *Group) sweepLocked() {
-	for _, a := range g.agents {
-		a.orderSweep()
-	}
+	h.sealed.Store(true)
+	g.dropLocked(h)
 }

@@ -35,6 +35,7 @@ type ignoreEvents struct{}
 func (ignoreEvents) UnitSettled(owner.UnitSettled)       {}
 func (ignoreEvents) ChunkSettled(owner.ChunkSettled)     {}
 func (ignoreEvents) HandoffStopped(owner.HandoffStopped) {}
+func (ignoreEvents) OwnerLost(owner.OwnerLost)           {}
 
 func runDecodeProcess() int {
 	p, err := simulator.New(simulator.Config{})

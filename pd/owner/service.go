@@ -55,6 +55,17 @@ type HandoffStopped struct {
 	Fact    pd.StopFact
 }
 
+// OwnerLost says that nobody answers for a rank any more: its process has ended
+// or its connection is cut. Nothing brings the rank back. What was outstanding
+// there is reported Uncertain after this, and no fact can come from it.
+type OwnerLost struct {
+	Rank pd.Rank
+	// PID is the process that was the owner.
+	PID int
+	// Err says what happened to it, with its signal if one ended it.
+	Err error
+}
+
 // Events receives what owners report. Calls come one at a time, in order, from
 // a goroutine of the group; they should not block, for they hold up the events
 // behind them (never the transfers).
@@ -62,6 +73,7 @@ type Events interface {
 	UnitSettled(UnitSettled)
 	ChunkSettled(ChunkSettled)
 	HandoffStopped(HandoffStopped)
+	OwnerLost(OwnerLost)
 }
 
 // Service is what a node asks of its owners. Its methods are safe for

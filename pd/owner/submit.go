@@ -7,19 +7,6 @@ import (
 	"github.com/hw-native-sys/pypto-pd/pd/transfer"
 )
 
-// job is the writes of one chunk between one pair of ranks. It belongs to the
-// agent of the source rank once it is queued.
-type job struct {
-	chunk  *chunk
-	peer   *installed
-	source pd.Rank
-	target pd.Rank
-	units  map[pd.ComponentID]*unit
-	// rest is what was not posted yet.
-	rest    []pd.Segment
-	session transfer.Session // nil until the first batch
-}
-
 // Submit implements Service. The whole chunk is checked, for every rank,
 // before any rank gets its part.
 func (g *Group) Submit(w Write) error {
@@ -65,7 +52,10 @@ func (g *Group) Submit(w Write) error {
 	}
 	g.unitsSettledLocked(c, nothing)
 	for _, j := range jobs {
-		g.agents[j.source].queue(j)
+		g.lastID++
+		j.id, j.dropped = g.lastID, &h.sealed
+		h.ranks[j.source] = struct{}{}
+		g.ranks[j.source].queue(j)
 	}
 	return nil
 }
@@ -98,6 +88,11 @@ func (g *Group) admitLocked(w *Write) (*installed, *pd.Error) {
 		return refuse(pd.CodeStaleBoot, "the peer was fenced after it acknowledged the chunk")
 	case g.openChunks >= maxOpenChunks:
 		return refuse(pd.CodeBusy, "%d chunks are unsettled", g.openChunks)
+	}
+	for i := range w.Writes {
+		if why := g.gone[w.Writes[i].Pair.Source]; why != nil {
+			return nil, goneError(w.Writes[i].Pair.Source, why)
+		}
 	}
 	h := g.handoffs[w.Handoff]
 	if h == nil {
@@ -140,10 +135,12 @@ func (g *Group) plan(w *Write, peer *installed) (*chunk, []*job, error) {
 	for i := range w.Writes {
 		pair, segments := w.Writes[i].Pair, w.Writes[i].Segments
 		switch {
-		case pair.Source < 0 || int(pair.Source) >= len(g.agents):
-			return nil, nil, fmt.Errorf("pair %d-%d: this node has ranks 0..%d", pair.Source, pair.Target, len(g.agents)-1)
+		case pair.Source < 0 || int(pair.Source) >= len(g.ranks):
+			return nil, nil, fmt.Errorf("pair %d-%d: this node has ranks 0..%d", pair.Source, pair.Target, len(g.ranks)-1)
 		case pair.Target < 0 || int(pair.Target) >= len(peer.targets):
 			return nil, nil, fmt.Errorf("pair %d-%d: the peer has ranks 0..%d", pair.Source, pair.Target, len(peer.targets)-1)
+		case len(segments) > maxSegments:
+			return nil, nil, fmt.Errorf("pair %d-%d: %d segments: want at most %d", pair.Source, pair.Target, len(segments), maxSegments)
 		case byTarget[pair.Target] != nil:
 			return nil, nil, fmt.Errorf("pair %d-%d: the target rank has another source already", pair.Source, pair.Target)
 		}
@@ -156,8 +153,8 @@ func (g *Group) plan(w *Write, peer *installed) (*chunk, []*job, error) {
 			checked, sum = segments, sumBytes(segments)
 		}
 		j := &job{
-			chunk: c, peer: peer, source: pair.Source, target: pair.Target,
-			units: make(map[pd.ComponentID]*unit, len(g.extents)), rest: segments,
+			handoff: w.Handoff, chunkID: w.Chunk, source: pair.Source, target: peer.targets[pair.Target], segments: segments,
+			chunk: c, units: make(map[pd.ComponentID]*unit, len(g.extents)),
 		}
 		byTarget[pair.Target], sums[pair.Target] = j, sum
 		if len(segments) > 0 {

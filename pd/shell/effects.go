@@ -168,6 +168,12 @@ func (o *OwnerEvents) HandoffStopped(h owner.HandoffStopped) {
 	o.shell.event(node.Sealed{Handoff: h.Handoff, Fact: h.Fact})
 }
 
+// OwnerLost implements owner.Events.
+func (o *OwnerEvents) OwnerLost(l owner.OwnerLost) {
+	o.shell.cfg.Log.Error("an owner is gone: the node is gated until it is restarted", "rank", int(l.Rank), "pid", l.PID, "why", l.Err)
+	o.shell.event(node.OwnerLost{Rank: l.Rank, Why: l.Err.Error()})
+}
+
 // ChunkComputed implements engine.Events.
 func (s *Shell) ChunkComputed(c engine.ChunkComputed) {
 	s.cfg.Record(Line{
