@@ -3,15 +3,18 @@ package pdrouter
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -174,14 +177,22 @@ func TestClientThatLeavesAbortsBothSides(t *testing.T) {
 func TestClientMayLeaveOnceItHasItsAnswer(t *testing.T) {
 	finish := make(chan struct{})
 	s := newStand(t, settings{before: func(s *stand) {
-		s.prefills[0].post = func(c *edge.Call) { <-finish; retires(c) }
+		s.prefills[0].post = func(c *edge.Call) {
+			select {
+			case <-finish:
+				retires(c)
+			case <-c.Context().Done():
+			}
+		}
 	}})
 	nc := s.send("POST", "/v1/completions", streamed)
 	_, body := s.read(nc)
 	require.Equal(t, oneEvent+doneEvent, body, "output does not wait for prefill's cleaning up")
+	s.until("prefill holds its slot until its answer, decode does not", func(v poolView) bool {
+		return v.Nodes[0].Active == 1 && v.Nodes[1].Active == 0
+	})
+	require.Eventually(t, func() bool { return s.router.stats.running() == 0 }, patience, time.Millisecond)
 	nc.Close()
-	held, _ := s.router.pool.taken()
-	require.Equal(t, 1, held, "prefill holds its slot until its answer")
 	close(finish)
 	s.untilFree()
 	require.Empty(t, s.prefills[0].aborts)
@@ -221,8 +232,9 @@ func TestDecodesOwnErrorEventPassesAndEndsTheRequest(t *testing.T) {
 	}})
 	_, body := s.ask("POST", "/v1/completions", streamed)
 	require.Equal(t, oneEvent+failure+doneEvent, body)
+	// It has told the client; whether its memory is free is another question.
+	require.Equal(t, "decode has failed the request", take(t, s.decodes[0].aborts).Reason)
 	s.untilFree()
-	require.Empty(t, s.decodes[0].aborts)
 	require.EqualValues(t, 1, s.router.stats.states[stateFailed])
 }
 
@@ -369,6 +381,65 @@ func TestPrefillWhoseAnswerIsLostMattersOnlyUntilDecodeOwnsTheRequest(t *testing
 	}
 }
 
+// A node tells the client of a failure at once and settles its writes after that,
+// so its slot is taken until it has said that they are. What it then says is the
+// receipt.
+func TestFailureIsNoEndUntilItsNodeHasConfirmedIt(t *testing.T) {
+	for name, post := range map[string]edge.Handler{
+		"prefill": refuses(pd.Errorf(pd.CodeTransferFailed, "transfer", "link")), "decode": refuses(pd.Errorf(pd.CodeAborted, "abort", "prefill")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			settling := make(chan struct{})
+			s := newStand(t, settings{before: func(s *stand) {
+				s.prefills[0].post, s.decodes[0].post = hangs, hangs
+				n := s.prefills[0]
+				if name == "decode" {
+					n = s.decodes[0]
+				}
+				n.post = post
+				n.abort = func(m wire.Abort) (wire.Status, error) {
+					<-settling
+					return wire.Status{Role: n.role, State: "Aborted", Fact: pd.AllDone, Released: 7, Why: "router: " + m.Reason}, nil
+				}
+			}})
+			done := sync.OnceFunc(func() { close(settling) })
+			defer done()
+			r, body := s.ask("POST", "/v1/completions", plain)
+			require.Equal(t, 503, r.StatusCode, body)
+			s.until("the other side is free, this one is not", func(v poolView) bool {
+				i := map[string]int{"prefill": 0, "decode": 1}[name]
+				return v.Nodes[i].Unconfirmed == 1 && v.Nodes[1-i].Active == 0
+			})
+			done()
+			s.untilFree()
+			_, body = s.ask("GET", "/metrics/json", "")
+			var m snapshotBody
+			require.NoError(t, json.Unmarshal([]byte(body), &m))
+			i := slices.IndexFunc(m.Receipts, func(r receipt) bool { return r.Role.String() == name })
+			require.GreaterOrEqual(t, i, 0, body)
+			got := m.Receipts[i]
+			require.Positive(t, got.Took)
+			got.Took = 0
+			require.NotEmpty(t, got.Request)
+			require.Equal(t, receipt{
+				Request: got.Request, Handoff: got.Handoff, Role: got.Role, Node: got.Node, Reason: got.Reason,
+				State: "Aborted", Fact: pd.AllDone, Released: 7, Why: "router: " + got.Reason, Asked: 1,
+			}, got)
+			require.NotEmpty(t, got.Reason)
+		})
+	}
+}
+
+func TestReceiptsAreBounded(t *testing.T) {
+	s := newStats()
+	for i := range maxReceipts + 3 {
+		s.confirmed(&receipt{Asked: i})
+	}
+	require.Len(t, s.receipts, maxReceipts)
+	require.Equal(t, 3, s.receipts[0].Asked)
+	require.Equal(t, maxReceipts+2, s.receipts[maxReceipts-1].Asked)
+}
+
 // Behaviour 138.
 func TestUnconfirmedSlotsAreAskedForUntilAnAnswer(t *testing.T) {
 	s := newStand(t, settings{capacity: 1, before: func(s *stand) {
@@ -386,6 +457,7 @@ func TestUnconfirmedSlotsAreAskedForUntilAnAnswer(t *testing.T) {
 	s.until("prefill is free, decode is not", func(v poolView) bool {
 		return v.Nodes[0].Active == 0 && v.Nodes[1].Active == 1 && v.Nodes[1].Unconfirmed == 1
 	})
+	require.NoError(t, s.router.Settle(context.Background()))
 	// A stop waits for requests, and no longer than it wants for a confirmation.
 	now, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -142,10 +142,11 @@ func (n *standNode) Node(ctx context.Context) (wire.Node, error) {
 
 // Abort implements control.Service.
 func (n *standNode) Abort(_ context.Context, m wire.Abort) (wire.Status, error) {
-	n.aborts <- m
+	// What it does is settled before anybody can see that it was asked.
 	n.mu.Lock()
 	abort := n.abort
 	n.mu.Unlock()
+	n.aborts <- m
 	return abort(m)
 }
 

@@ -156,7 +156,7 @@ func (h *handoff) run() error {
 	if context.Cause(c.Context()) != nil && h.result.code == 0 && err == nil && !h.isOver(pd.Decode) {
 		h.result.code = pd.CodeClientGone
 	}
-	if err != nil || h.result.code != 0 {
+	if err != nil || h.result.code != 0 || h.result.failed {
 		h.abandon(err)
 	}
 	return err
@@ -203,14 +203,15 @@ func (h *handoff) decodeAnswered() error {
 	x, err := h.decode.Answer()
 	h.result.took(&h.result.decodeHead)
 	if err != nil {
-		if edge.DialFailed(err) {
+		bad := &refused{err: err}
+		if bad.nothingBegan() {
 			h.end(pd.Decode)
 		}
-		return h.refuse(h.pair.decode, &refused{err: err})
+		return h.refuse(h.pair.decode, bad)
 	}
 	if x.Status() != 200 {
 		bad := readRefusal(x)
-		if bad.err == nil {
+		if bad.nothingBegan() {
 			h.end(pd.Decode)
 		}
 		return h.refuse(h.pair.decode, bad)
@@ -252,7 +253,7 @@ func (h *handoff) stream(x *edge.Exchange) {
 		},
 		func(s *relay.Seen) error { return h.interrupted(s.Upstream) })
 	h.result.events = seen.Events
-	if seen.Done {
+	if seen.Done && !seen.Failed {
 		h.end(pd.Decode)
 	}
 	switch {
@@ -306,7 +307,7 @@ func (h *handoff) runPrefill() {
 		bad = readRefusal(x)
 	}
 	h.result.prefilled.Store(int64(h.result.since()))
-	if bad == nil || bad.err == nil || edge.DialFailed(bad.err) {
+	if bad == nil || bad.nothingBegan() {
 		h.end(pd.Prefill)
 	}
 	h.mu.Lock()
@@ -317,6 +318,23 @@ func (h *handoff) runPrefill() {
 	if bad != nil && late {
 		h.prefillFailedLate(bad)
 	}
+}
+
+// nothingBegan says that the node never had the request, or refused it as such:
+// there is nothing that could still run there. A node ends the POST of a request
+// that fails later as soon as it fails, and settles its writes after that.
+func (bad *refused) nothingBegan() bool {
+	if bad.err != nil {
+		return edge.DialFailed(bad.err)
+	}
+	if passes(bad.status) {
+		return true
+	}
+	switch openai.ReadError(bad.body, "").Code {
+	case pd.CodeBusy, pd.CodeDraining, pd.CodeNodeGated, pd.CodeStaleBoot, pd.CodeVersionMismatch, pd.CodeRouteMissing:
+		return true
+	}
+	return false
 }
 
 func readRefusal(x *edge.Exchange) *refused {

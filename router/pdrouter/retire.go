@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/hw-native-sys/pypto-pd/pd"
@@ -48,6 +49,8 @@ func (h *handoff) abandon(err error) {
 		reason = clip(err.Error())
 	case h.result.code != 0:
 		reason = h.result.code.String()
+	case h.result.failed:
+		reason = "decode has failed the request"
 	}
 	why := errOver
 	if cause := context.Cause(h.call.Context()); cause != nil {
@@ -95,15 +98,18 @@ func (h *handoff) ask(role pd.Role, reason string) {
 	r := h.router
 	n, boot := h.side(role)
 	m := wire.Abort{Fence: h.pair.fence, From: "router", Reason: reason}
-	pause := pd.FactAskFirst
+	pause, asked, began := pd.FactAskFirst, 0, time.Now()
 	for r.pool.holds(n, boot, h.pair.fence.Handoff) {
 		ctx, cancel := context.WithTimeout(r.base, r.config.HandoffTimeout)
 		status, err := r.control.Abort(ctx, n.control, m)
 		cancel()
+		asked++
 		if settled(status, err) {
 			h.end(role)
-			r.stats.confirmed()
-			r.options.Log.Debug("abort confirmed", "request", h.pair.fence.Request, "handoff", h.pair.fence.Handoff, "node", n.id, "state", status.State)
+			r.receipt(&receipt{
+				Request: h.pair.fence.Request, Handoff: h.pair.fence.Handoff, Role: role, Node: n.id, Reason: reason, State: status.State,
+				Fact: status.Fact, Released: status.Released, Held: status.Held, Why: status.Why, Asked: asked, Took: time.Since(began),
+			}, err)
 			return
 		}
 		if r.base.Err() != nil {
@@ -119,6 +125,41 @@ func (h *handoff) ask(role pd.Role, reason string) {
 		timer.Stop()
 		pause = min(2*pause, pd.FactAskMost)
 	}
+}
+
+// receipt is what a node has said of the end of a request that did not end by
+// itself: what it gave back, and what it holds and why.
+type receipt struct {
+	Request  pd.RequestID `json:"request_id"`
+	Handoff  pd.HandoffID `json:"handoff_id"`
+	Role     pd.Role      `json:"role"`
+	Node     pd.NodeID    `json:"node_id"`
+	Reason   string       `json:"reason"` // why the router ended it
+	State    string       `json:"state"`
+	Fact     pd.StopFact  `json:"stop_fact,omitempty"`
+	Released int          `json:"released_pages"`
+	Held     int          `json:"held_pages"`
+	Why      string       `json:"why,omitempty"`
+	Asked    int          `json:"asked"`
+	// Took is from the first question to the answer.
+	Took time.Duration `json:"took_ns"`
+}
+
+// receipt notes and logs a receipt. Memory that is held needs somebody to look.
+// A node that answers with an error knows nothing of the handoff, or has another
+// boot.
+func (r *Router) receipt(got *receipt, err error) {
+	if err != nil {
+		got.State, got.Why = "Gone", pd.CodeOf(err).String()
+	}
+	r.stats.confirmed(got)
+	level := slog.LevelInfo
+	if got.Held > 0 {
+		level = slog.LevelWarn
+	}
+	r.options.Log.Log(r.base, level, "abort receipt", "request", got.Request, "handoff", got.Handoff, "side", got.Role.String(), "node", got.Node,
+		"reason", got.Reason, "state", got.State, "fact", got.Fact, "released", got.Released, "held", got.Held, "why", got.Why,
+		"asked", got.Asked, "took", got.Took)
 }
 
 // settled says that a node's answer to an abort means that it runs the handoff

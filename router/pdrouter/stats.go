@@ -97,6 +97,7 @@ type stats struct {
 	durations map[string]*duration
 	recent    []terminal // the oldest is at next once it is full
 	next      int
+	receipts  []receipt // the last ones, the oldest first
 }
 
 // The names of durations.
@@ -155,11 +156,18 @@ func (s *stats) end(r *result) {
 	s.next = (s.next + 1) % maxTerminal
 }
 
-// confirmed counts an abort that its node has answered.
-func (s *stats) confirmed() {
+// maxReceipts bounds how many abort receipts are remembered.
+const maxReceipts = 32
+
+// confirmed counts and keeps an abort that its node has answered.
+func (s *stats) confirmed(got *receipt) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.aborts++
+	if len(s.receipts) == maxReceipts {
+		s.receipts = append(s.receipts[:0], s.receipts[1:]...)
+	}
+	s.receipts = append(s.receipts, *got)
 }
 
 func (s *stats) running() int {

@@ -75,6 +75,7 @@ type snapshotBody struct {
 	Gauges        map[string]int64    `json:"gauges"`
 	Durations     map[string]duration `json:"durations"`
 	Recent        []terminal          `json:"recent_terminal"`
+	Receipts      []receipt           `json:"recent_aborts"`
 	Process       processFacts        `json:"process"`
 }
 
@@ -110,6 +111,7 @@ func (r *Router) snapshot(c *edge.Call) {
 	for name, d := range s.durations {
 		b.Durations[name] = *d
 	}
+	b.Receipts = append([]receipt{}, s.receipts...)
 	b.Recent = append(append([]terminal{}, s.recent[s.next:]...), s.recent[:s.next]...)
 	s.mu.Unlock()
 	unconfirmed := 0
