@@ -41,6 +41,8 @@ func (h *handoff) isOver(role pd.Role) bool {
 func (h *handoff) abandon(err error) {
 	reason := "the request failed"
 	switch cause := context.Cause(h.call.Context()); {
+	case h.result.failed:
+		reason = "decode has failed the request" // its client, who knows, may be gone
 	case errors.Is(cause, edge.ErrClientGone):
 		reason = reasonGone
 	case cause != nil:
@@ -49,8 +51,6 @@ func (h *handoff) abandon(err error) {
 		reason = clip(err.Error())
 	case h.result.code != 0:
 		reason = h.result.code.String()
-	case h.result.failed:
-		reason = "decode has failed the request"
 	}
 	why := errOver
 	if cause := context.Cause(h.call.Context()); cause != nil {
