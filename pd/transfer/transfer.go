@@ -43,8 +43,9 @@ type Facts struct {
 	FenceProves bool
 	// DeathSuffices: a dead sender's writes have ended, without a fence.
 	DeathSuffices bool
-	// TerminalFreesSource: any terminal verdict means that the source is no
-	// longer read.
+	// TerminalFreesSource: any end of a batch that the data plane reports, and the
+	// end of its engine, mean that the source is no longer read. Whether that also
+	// holds at AttemptTimeout, when the batch may go on, each verdict says itself.
 	TerminalFreesSource bool
 	// Acknowledged: Done means that the target has the bytes, not that they
 	// left the source.

@@ -35,7 +35,7 @@ func stalled(t *testing.T, h Harness) (source, target *node, open []transfer.Tic
 // contract these are Uncertain, whether they had begun or not.
 func requireUncertain(t *testing.T, h Harness, source *node, open []transfer.Ticket, strict bool) {
 	t.Helper()
-	requireCut(t, h, source, open, strict)
+	requireCut(t, source, open, strict, h.Provider.Facts().TerminalFreesSource)
 	for _, k := range open {
 		if v := source.seen[k]; v.Settlement != pd.Done {
 			require.Equal(t, pd.Uncertain, v.Settlement, "ticket %d: %s", k, v.Detail)
@@ -45,8 +45,8 @@ func requireUncertain(t *testing.T, h Harness, source *node, open []transfer.Tic
 
 // requireCut awaits tickets of batches that the target or a time-out cut. A
 // batch whose first byte had not left may be Failed; in strict tests none can
-// be Done.
-func requireCut(t *testing.T, h Harness, source *node, open []transfer.Ticket, strict bool) {
+// be Done. free says that each must have freed its source.
+func requireCut(t *testing.T, source *node, open []transfer.Ticket, strict, free bool) {
 	t.Helper()
 	source.await(t, open...)
 	for _, k := range open {
@@ -54,7 +54,7 @@ func requireCut(t *testing.T, h Harness, source *node, open []transfer.Ticket, s
 		if strict {
 			require.NotEqual(t, pd.Done, v.Settlement, "ticket %d: nothing was applied", k)
 		}
-		if h.Provider.Facts().TerminalFreesSource {
+		if free {
 			require.True(t, v.SourceFree, "ticket %d", k)
 		}
 	}
@@ -103,7 +103,7 @@ func testTimeout(t *testing.T, h Harness) {
 		require.NoError(t, source.engine.Freeze())
 		ticket, err := source.connect(t, frozen(t, h, h.Stalled, 1)).Submit(whole("kv"))
 		require.NoError(t, err)
-		requireCut(t, h, source, []transfer.Ticket{ticket}, true)
+		requireCut(t, source, []transfer.Ticket{ticket}, true, h.Provider.Facts().TerminalFreesSource && !h.TimeoutHoldsSource)
 		return source.seen[ticket].Settlement
 	})
 }
@@ -121,7 +121,7 @@ func testFence(t *testing.T, h Harness) {
 		requireMemory(t, before, target)
 	}
 	after := target.snapshot()
-	requireCut(t, h, source, open, strict)
+	requireCut(t, source, open, strict, h.Provider.Facts().TerminalFreesSource)
 	require.Equal(t, old.Identity.Epoch+1, target.engine.Epoch())
 	require.NotEqual(t, old.Endpoint, target.engine.Endpoint(), "the fence takes fresh ports")
 
@@ -190,7 +190,7 @@ func testDeath(t *testing.T, h Harness) {
 		source, target, open, strict := stalled(t, h)
 		to := target.target()
 		require.NoError(t, target.engine.Close())
-		requireCut(t, h, source, open, strict)
+		requireCut(t, source, open, strict, h.Provider.Facts().TerminalFreesSource)
 		_, err := source.engine.Connect(t.Context(), to)
 		require.ErrorIs(t, err, pd.CodePeerUnreachable)
 		return source.seen[open[0]].Settlement

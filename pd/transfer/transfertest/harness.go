@@ -27,6 +27,9 @@ type Harness struct {
 	// NewMemory allocates zeroed memory that the provider can register and that
 	// the test can read and write through Bytes. Nil means the Go heap.
 	NewMemory func(t testing.TB, size int64) transfer.Memory
+	// TimeoutHoldsSource: the provider cannot end a batch whose time is over and
+	// may go on reading its source, so that its verdict does not free it.
+	TimeoutHoldsSource bool
 	// Hostname is where engines listen.
 	Hostname string
 }

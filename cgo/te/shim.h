@@ -1,0 +1,31 @@
+/* What cgo/te adds to the library's calls: nothing that decides. */
+#ifndef PYPTO_TE_SHIM_H
+#define PYPTO_TE_SHIM_H
+
+#include <pypto/te_abi.h>
+
+/* One submitted batch: its requests, and what polling has learnt. */
+typedef struct pypto_te_batch {
+	uint64_t native;
+	uint64_t owner;
+	uint32_t count;
+	uint32_t cursor; /* tasks below it are still to be asked; the last is asked first */
+	uint32_t completed, partial, failed, absent;
+	uint8_t ended, freed, odd, changed;
+	uint32_t first_task;
+	int first_status, first_code, submit_code, free_code;
+	pypto_te_request requests[];
+} pypto_te_batch;
+
+pypto_te_table *pypto_te_bind(const uintptr_t *addresses, size_t count);
+void *pypto_te_create(const pypto_te_table *t, const char *host);
+void pypto_te_destroy(const pypto_te_table *t, void *engine);
+int pypto_te_name(const pypto_te_table *t, void *engine, char *buffer, size_t size);
+int32_t pypto_te_open_segment(const pypto_te_table *t, void *engine, const char *name);
+int pypto_te_register(const pypto_te_table *t, void *engine, uintptr_t address, size_t length, const char *location);
+int pypto_te_unregister(const pypto_te_table *t, void *engine, uintptr_t address);
+pypto_te_batch *pypto_te_batch_new(uint32_t count);
+int pypto_te_submit(const pypto_te_table *t, void *engine, pypto_te_batch *b, int opcode);
+int pypto_te_poll(const pypto_te_table *t, void *engine, pypto_te_batch **live, size_t count, int64_t wait_nanos);
+
+#endif

@@ -1,0 +1,262 @@
+package mooncake
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hw-native-sys/pypto-pd/cgo/handle"
+	"github.com/hw-native-sys/pypto-pd/cgo/te"
+	"github.com/hw-native-sys/pypto-pd/pd"
+	"github.com/hw-native-sys/pypto-pd/pd/transfer"
+)
+
+const (
+	// pollWait is how long one call polls before Go looks around: a batch that
+	// comes meanwhile waits as long.
+	pollWait = 200 * time.Microsecond
+	// quietAfter is how long nothing happens before polls become rare, and
+	// quietPause how rare: a stalled peer shall not cost a core.
+	quietAfter = 50 * time.Millisecond
+	quietPause = 5 * time.Millisecond
+	// maxOpens bounds the calls that may block in the library for a minute.
+	maxOpens = 16
+)
+
+// batch is one submitted batch until the library has freed it.
+type batch struct {
+	ticket   transfer.Ticket
+	session  *session // nil for a read
+	segments int
+	begun    time.Time
+	// read is set for a read of an identity row.
+	read *rowRead
+
+	settled bool // guarded by life.mu
+}
+
+// life is one native engine, from create to destroy.
+type life struct {
+	// constant
+	engine *engine
+	native *te.Engine
+	opens  chan struct{} // a token per OpenSegment that has not returned
+	kick   chan struct{}
+	stop   chan struct{}
+	done   chan struct{}
+
+	ended    atomic.Bool
+	openLate atomic.Int64 // batches that were settled before they ended
+	batches  handle.Table[*batch]
+
+	mu sync.Mutex
+	// waiting are batches in the order of their time-outs, which is that of their
+	// submits; settled ones leave it when they come to the front.
+	waiting []*batch
+}
+
+func startLife(e *engine, native *te.Engine) *life {
+	l := &life{
+		engine: e, native: native, opens: make(chan struct{}, maxOpens),
+		kick: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
+	}
+	go l.poll()
+	return l
+}
+
+// submit begins a batch. After an error nothing was begun.
+func (l *life) submit(op te.Opcode, requests []te.Request, b *batch) error {
+	b.begun = time.Now()
+	owner := l.batches.Put(b)
+	l.mu.Lock()
+	l.waiting = append(l.waiting, b)
+	l.mu.Unlock()
+	err := l.native.Submit(op, requests, owner)
+	if broken, ok := err.(*te.Error); err == nil || ok && !broken.Refused() { // the concrete type: te wraps nothing
+		select {
+		case l.kick <- struct{}{}:
+		default:
+		}
+		return nil
+	}
+	l.batches.Take(owner)
+	l.mu.Lock()
+	b.settled = true
+	l.mu.Unlock()
+	return err
+}
+
+// poll asks for the ends of batches until the life is stopped.
+func (l *life) poll() {
+	defer close(l.done)
+	// Never unlocked: what freed batches leave behind in the thread goes with it.
+	runtime.LockOSThread()
+	var reports []te.Report
+	pause := time.NewTimer(time.Hour)
+	defer pause.Stop()
+	last := time.Now()
+	for {
+		select {
+		case <-l.stop:
+			return
+		default:
+		}
+		if l.native.Live() == 0 {
+			select {
+			case <-l.stop:
+				return
+			case <-l.kick:
+				last = time.Now()
+			}
+			continue
+		}
+		reports = l.native.Poll(reports[:0], pollWait)
+		now := time.Now()
+		for i := range reports {
+			l.report(&reports[i], now)
+		}
+		if l.expire(now) || len(reports) > 0 {
+			last = now
+		}
+		if now.Sub(last) < quietAfter {
+			continue
+		}
+		pause.Reset(quietPause)
+		select {
+		case <-l.stop:
+			return
+		case <-l.kick:
+			last = time.Now()
+		case <-pause.C:
+		}
+	}
+}
+
+// report takes in what polling has learnt of one batch.
+func (l *life) report(r *te.Report, now time.Time) {
+	b, ok := l.batches.Get(r.Owner)
+	if !ok {
+		return // ended before, and only now freed
+	}
+	if r.Ended {
+		l.batches.Take(r.Owner)
+		if b.session != nil {
+			// Before the verdict: who has it may submit as much again.
+			b.session.open.Add(-int64(b.segments))
+		}
+	}
+	o := &l.engine.provider.options
+	l.settle(b, r, endingOf(r, o.Protocol, now.Sub(b.begun), o.TransferTimeout))
+	if r.Ended && b.read != nil {
+		b.read.end(r)
+	}
+}
+
+// expire settles the batches whose time is over.
+func (l *life) expire(now time.Time) (any bool) {
+	for {
+		l.mu.Lock()
+		for len(l.waiting) > 0 && l.waiting[0].settled {
+			l.waiting[0] = nil
+			l.waiting = l.waiting[1:]
+		}
+		var b *batch
+		if len(l.waiting) > 0 && now.Sub(l.waiting[0].begun) >= l.engine.timeout {
+			b = l.waiting[0]
+		}
+		l.mu.Unlock()
+		if b == nil {
+			return any
+		}
+		any = true
+		l.settle(b, &te.Report{Tasks: b.segments}, attemptOver)
+	}
+}
+
+// settle gives a batch its verdict, unless it has one.
+func (l *life) settle(b *batch, r *te.Report, how ending) {
+	p := proofOf(how)
+	l.mu.Lock()
+	was := b.settled
+	b.settled = true
+	l.mu.Unlock()
+	provider := l.engine.provider
+	if was {
+		if r.Ended {
+			l.lateEnded(1)
+		}
+		return
+	}
+	if !r.Ended && how != engineGone {
+		provider.late.Add(1)
+		provider.openLate.Add(1)
+		l.openLate.Add(1)
+	}
+	if b.session == nil {
+		return
+	}
+	if how != allCompleted {
+		// What went wrong once on this way is not tried again on it.
+		b.session.dead.Store(true)
+	}
+	l.engine.tell(transfer.Verdict{
+		Ticket: b.ticket, Settlement: p.settlement,
+		SourceFree: p.sourceFree(provider.options.Protocol), Detail: detail(r, p),
+	})
+}
+
+// lateEnded counts batches that ended after they were settled.
+func (l *life) lateEnded(n int64) {
+	l.openLate.Add(-n)
+	l.engine.provider.openLate.Add(-n)
+}
+
+// halt stops the polling. No call into the engine follows but those that were
+// begun before, which idle waits for.
+func (l *life) halt() {
+	if !l.ended.Swap(true) {
+		close(l.stop)
+	}
+	<-l.done
+}
+
+// idle waits until no OpenSegment is in the library any more.
+func (l *life) idle(ctx context.Context) error {
+	for range maxOpens {
+		select {
+		case l.opens <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// abandon settles everything that is unsettled, as the engine is gone or
+// hangs.
+func (l *life) abandon(destroyed bool) {
+	l.mu.Lock()
+	waiting := l.waiting
+	l.waiting = nil
+	l.mu.Unlock()
+	how := engineGone
+	if !destroyed {
+		how = attemptOver
+	}
+	for _, b := range waiting {
+		l.settle(b, &te.Report{Tasks: b.segments}, how)
+	}
+	if destroyed {
+		l.lateEnded(l.openLate.Load())
+	}
+}
+
+// check refuses work for a life that has ended.
+func (l *life) check(op string) error {
+	if l == nil || l.ended.Load() {
+		return pd.Errorf(pd.CodeOwnerLost, op, "the engine was closed or fenced")
+	}
+	return nil
+}

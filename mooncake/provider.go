@@ -1,0 +1,272 @@
+package mooncake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hw-native-sys/pypto-pd/cgo/acl"
+	"github.com/hw-native-sys/pypto-pd/cgo/te"
+	"github.com/hw-native-sys/pypto-pd/pd"
+	"github.com/hw-native-sys/pypto-pd/pd/transfer"
+)
+
+// Name is the provider's name in pd.json.
+const Name = "mooncake"
+
+// Protocol is how bytes move.
+type Protocol string
+
+// The protocols.
+const (
+	// TCP moves host memory over TCP.
+	TCP Protocol = "tcp"
+	// Ascend moves device memory between Ascend NPUs.
+	Ascend Protocol = "ascend"
+)
+
+// Defaults of Options.
+const (
+	// DefaultMinPort and DefaultMaxPort are where engines listen: the library's
+	// own range, written down so that a firewall can know it.
+	DefaultMinPort = 15000
+	DefaultMaxPort = 17000
+	// DefaultAscendBasePort is where the device transport's ports begin.
+	DefaultAscendBasePort = 20000
+	// DefaultConnectTimeout and DefaultTransferTimeout bound one step of the
+	// device transport.
+	DefaultConnectTimeout  = 10 * time.Second
+	DefaultTransferTimeout = 10 * time.Second
+)
+
+// Options describe the data plane of one process.
+type Options struct {
+	// Protocol is TCP or Ascend; "" is TCP.
+	Protocol Protocol
+	// Library is the path of the Transfer Engine; "" means the variable
+	// PYPTO_MOONCAKE_LIBRARY, then the usual places.
+	Library string
+	// AscendLibrary is the path of the Ascend runtime; "" means the variable
+	// PYPTO_ASCENDCL_LIBRARY, then the usual places. Only Ascend needs it.
+	AscendLibrary string
+	// AllowGoRuntime lets libraries in that bring a second Go runtime.
+	AllowGoRuntime bool
+	// LogLevel is how much the library writes to standard error: TRACE, INFO,
+	// WARNING or ERROR; "" is ERROR.
+	LogLevel string
+	// MinPort and MaxPort bound the ports that engines listen on; 0 is the
+	// default. The range may be given to the library once per process.
+	MinPort, MaxPort int
+	// Device says which logical device holds a rank's memory; nil means device 0
+	// for every rank, which fits one card per process. Only Ascend asks.
+	Device func(pd.Rank) int
+	// AscendBasePort, ConnectTimeout and TransferTimeout are the device
+	// transport's; 0 is the default. A write that completes later than
+	// TransferTimeout after its submit is Uncertain.
+	AscendBasePort  int
+	ConnectTimeout  time.Duration
+	TransferTimeout time.Duration
+	// Log gets what an operator should see; nil means nothing.
+	Log *slog.Logger
+}
+
+func (o *Options) withDefaults() {
+	if o.Protocol == "" {
+		o.Protocol = TCP
+	}
+	if o.LogLevel == "" {
+		o.LogLevel = "ERROR"
+	}
+	if o.MinPort == 0 && o.MaxPort == 0 {
+		o.MinPort, o.MaxPort = DefaultMinPort, DefaultMaxPort
+	}
+	if o.AscendBasePort == 0 {
+		o.AscendBasePort = DefaultAscendBasePort
+	}
+	if o.ConnectTimeout == 0 {
+		o.ConnectTimeout = DefaultConnectTimeout
+	}
+	if o.TransferTimeout == 0 {
+		o.TransferTimeout = DefaultTransferTimeout
+	}
+	if o.Device == nil {
+		o.Device = func(pd.Rank) int { return 0 }
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+// check reports every defect of options with defaults.
+func (o *Options) check() error {
+	var all []error
+	bad := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
+	if o.Protocol != TCP && o.Protocol != Ascend {
+		bad("protocol %q: want %s or %s", o.Protocol, TCP, Ascend)
+	}
+	switch o.LogLevel {
+	case "TRACE", "INFO", "WARNING", "ERROR":
+	default:
+		bad("log level %q: want TRACE, INFO, WARNING or ERROR", o.LogLevel)
+	}
+	// Two random ports per engine, and a fence needs other ones.
+	if o.MinPort < 1024 || o.MaxPort > 65535 || o.MaxPort-o.MinPort < 16 {
+		bad("ports %d..%d: want at least 17 ports within 1024..65535", o.MinPort, o.MaxPort)
+	}
+	if o.AscendBasePort < 1024 || o.AscendBasePort > 65535-100*pd.MaxRanks {
+		bad("ascend base port %d: want 1024..%d", o.AscendBasePort, 65535-100*pd.MaxRanks)
+	}
+	if o.ConnectTimeout < time.Millisecond || o.TransferTimeout < time.Millisecond {
+		bad("connect timeout %s, transfer timeout %s: want 1ms or more", o.ConnectTimeout, o.TransferTimeout)
+	}
+	return errors.Join(all...)
+}
+
+// Stats count what went wrong since the process began.
+type Stats struct {
+	// LateBatches are batches that their attempt's time-out settled; Open ones
+	// among them have still not ended.
+	LateBatches, OpenLate int64
+	// LeakedBatches are native batches that had not ended when their engine was
+	// destroyed. Their memory in the library is lost.
+	LeakedBatches int64
+	// HungEngines are engines that Close gave up on, with their memory.
+	HungEngines int64
+}
+
+// Provider makes engines of the Transfer Engine. It is safe for concurrent use.
+type Provider struct {
+	options Options // constant
+
+	late, openLate, leaked, hung atomic.Int64
+
+	mu  sync.Mutex
+	te  *te.API
+	acl *acl.API
+}
+
+var _ transfer.Provider = (*Provider)(nil)
+
+// New checks the options. It loads and starts nothing.
+func New(o Options) (*Provider, error) {
+	o.withDefaults()
+	if err := o.check(); err != nil {
+		return nil, &pd.Error{Op: "configure mooncake", Code: pd.CodeInvalidConfig, Err: err}
+	}
+	return &Provider{options: o}, nil
+}
+
+// Name is "mooncake".
+func (p *Provider) Name() string { return Name }
+
+// Facts declares what is proven for the protocol. Build is that of the loaded
+// library; before Open or Check it says that none is loaded, and fits no peer.
+func (p *Provider) Facts() transfer.Facts {
+	tcp := p.options.Protocol == TCP
+	return transfer.Facts{
+		// Measured on TCP: after destroying returned no byte landed, with the sender
+		// alive. Nobody has measured a device.
+		FenceProves: tcp,
+		// The target's socket may hold bytes of a dead sender.
+		DeathSuffices:       false,
+		TerminalFreesSource: tcp,
+		Acknowledged:        true,
+		Build:               p.build(),
+	}
+}
+
+// build names protocol and library. Equal builds are the only way to know that
+// both ends acknowledge writes.
+func (p *Provider) build() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.te == nil {
+		return fmt.Sprintf("%s-%s/1/not-loaded", Name, p.options.Protocol)
+	}
+	return fmt.Sprintf("%s-%s/1/%s", Name, p.options.Protocol, p.te.Info().SHA256)
+}
+
+// Stats counts what went wrong.
+func (p *Provider) Stats() Stats {
+	return Stats{
+		LateBatches: p.late.Load(), OpenLate: p.openLate.Load(),
+		LeakedBatches: p.leaked.Load(), HungEngines: p.hung.Load(),
+	}
+}
+
+// load checks the environment and loads the libraries, once.
+func (p *Provider) load() (*te.API, *acl.API, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.te != nil {
+		return p.te, p.acl, nil
+	}
+	const op = "load mooncake"
+	env, err := environment(&p.options)
+	if err != nil {
+		return nil, nil, &pd.Error{Op: op, Code: pd.CodeInvalidConfig, Err: err}
+	}
+	var device *acl.API
+	if p.options.Protocol == Ascend {
+		device, err = acl.Load(acl.Options{Path: p.options.AscendLibrary, AllowGoRuntime: p.options.AllowGoRuntime})
+		if err != nil {
+			return nil, nil, &pd.Error{Op: op, Code: pd.CodeNativeLibraryMissing, Err: err}
+		}
+	}
+	engine, err := te.Load(te.Options{Path: p.options.Library, Env: env, AllowGoRuntime: p.options.AllowGoRuntime})
+	if err != nil {
+		return nil, nil, &pd.Error{Op: op, Code: pd.CodeNativeLibraryMissing, Err: err}
+	}
+	info := engine.Info()
+	p.options.Log.Info("transfer engine loaded", slog.String("path", info.Path), slog.String("found_by", info.Source),
+		slog.String("sha256", info.SHA256), slog.String("protocol", string(p.options.Protocol)))
+	p.te, p.acl = engine, device
+	return engine, device, nil
+}
+
+// Open makes an engine that peers reach by Options.Hostname. It loads the
+// library if nobody has.
+func (p *Provider) Open(ctx context.Context, o transfer.Options) (transfer.Engine, error) {
+	const op = "open mooncake engine"
+	identity := o.Identity
+	identity.Epoch = 1
+	if err := identity.Check(); err != nil {
+		return nil, &pd.Error{Op: op, Code: pd.CodeInvalidConfig, Err: err}
+	}
+	switch {
+	case o.Identity.Epoch > 1:
+		return nil, pd.Errorf(pd.CodeInvalidConfig, op, "epoch %d: an engine starts at epoch 1", o.Identity.Epoch)
+	case o.Hostname == "":
+		return nil, pd.Errorf(pd.CodeInvalidConfig, op, "hostname is empty")
+	case o.AttemptTimeout <= 0:
+		return nil, pd.Errorf(pd.CodeInvalidConfig, op, "attempt timeout %s: want more than 0", o.AttemptTimeout)
+	}
+	native, device, err := p.load()
+	if err != nil {
+		return nil, err
+	}
+	e := &engine{
+		provider: p, api: native, identity: identity, hostname: o.Hostname, timeout: o.AttemptTimeout,
+		keeper: startKeeper(), wake: make(chan struct{}, 1),
+		extents: transfer.Extents{}, memory: map[pd.ComponentID]transfer.Memory{},
+		names: map[string]bool{}, sessions: map[sessionKey]*session{},
+	}
+	if err := e.begin(ctx, device); err != nil {
+		e.keeper.end()
+		return nil, &pd.Error{Op: op, Code: codeOr(err, pd.CodeInternal), Text: "hostname " + o.Hostname, Err: err}
+	}
+	return e, nil
+}
+
+// codeOr is the code of an error that has one.
+func codeOr(err error, other pd.Code) pd.Code {
+	var known *pd.Error
+	if errors.As(err, &known) {
+		return known.Code
+	}
+	return other
+}
