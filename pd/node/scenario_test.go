@@ -207,7 +207,7 @@ func (c *pair) do(words []string) {
 	case "owner-lost":
 		rank, err := strconv.Atoi(words[2])
 		require.NoError(t, err)
-		c.step(c.side(words[1]), node.OwnerLost{Rank: pd.Rank(rank), Why: "process 77 has ended: ended by signal 9 (killed)"})
+		c.step(c.side(words[1]), node.OwnerLost{Rank: pd.Rank(rank), Why: "process 77 was ended by signal 9 (killed)"})
 	case "restart":
 		c.restart(words[1])
 	case "hello":

@@ -93,7 +93,7 @@ func Open(ctx context.Context, c Config) (*Group, error) {
 	}
 	err := g.openRanks(ctx)
 	if err == nil {
-		err = g.register()
+		err = g.register(ctx)
 	}
 	if err != nil {
 		for _, r := range g.ranks {
@@ -169,7 +169,7 @@ func (g *Group) openAgent(ctx context.Context, rank pd.Rank) (*opened, error) {
 }
 
 // register checks what the ranks say of themselves and makes the registry.
-func (g *Group) register() error {
+func (g *Group) register(ctx context.Context) error {
 	g.facts = g.ranks[0].facts
 	if !g.facts.Acknowledged {
 		// safety.md 1.2: without it, Done means only that bytes left the source.
@@ -184,6 +184,9 @@ func (g *Group) register() error {
 		g.registry.Ranks = append(g.registry.Ranks, pd.RankRegistration{
 			Rank: pd.Rank(rank), Epoch: r.life.epoch, Endpoint: r.life.endpoint, Regions: r.regions,
 		})
+		if err := checkBound(ctx, g.config.Hostname, pd.Rank(rank), r.life.ports); err != nil {
+			return err
+		}
 		ports = append(ports, r.life.ports...)
 	}
 	return g.takePorts(ports)

@@ -24,6 +24,8 @@ func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv(decodeProcess) != "":
 		os.Exit(runDecodeProcess())
+	case os.Getenv(nodeProcess) != "":
+		os.Exit(runNodeProcess())
 	case os.Getenv(ownerProcess) != "":
 		os.Exit(runOwnerProcess())
 	}
@@ -170,8 +172,13 @@ func deaf() simulator.Fault {
 
 func newSide(t testing.TB, o sideOptions) *side {
 	o = o.withDefaults(t)
+	return startSide(t, o, o.config(nil))
+}
+
+// startSide opens a node and fills its memory with bytes of its own.
+func startSide(t testing.TB, o sideOptions, config owner.Config) *side {
 	s := &side{recorder: newRecorder(), t: t, pages: o.pages, slots: 2}
-	config := o.config(s.recorder)
+	config.Events = s.recorder
 	s.peer = config.Peer
 	g, err := open(t.Context(), config)
 	require.NoError(t, err)

@@ -120,11 +120,11 @@ func howEnded(s *os.ProcessState) error {
 	w, ok := s.Sys().(syscall.WaitStatus)
 	switch {
 	case ok && w.Signaled() && w.CoreDump():
-		return fmt.Errorf("ended by signal %d (%v), core dumped", int(w.Signal()), w.Signal())
+		return fmt.Errorf("was ended by signal %d (%v), core dumped", int(w.Signal()), w.Signal())
 	case ok && w.Signaled():
-		return fmt.Errorf("ended by signal %d (%v)", int(w.Signal()), w.Signal())
+		return fmt.Errorf("was ended by signal %d (%v)", int(w.Signal()), w.Signal())
 	}
-	return fmt.Errorf("ended by itself: %v", s)
+	return fmt.Errorf("has ended by itself: %v", s)
 }
 
 // socketPair gives the node's end as a connection, the owner's as a file.

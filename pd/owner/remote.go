@@ -119,6 +119,9 @@ func openRemote(ctx context.Context, log *slog.Logger, c *Config, rank pd.Rank) 
 			return o, nil
 		}
 	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx) // whatever else it looks like from here
+	}
 	return nil, fail(errors.Join(err, r.abandon()))
 }
 
@@ -152,10 +155,7 @@ func (r *remote) start(ctx context.Context, c *Config) (*startedMessage, error) 
 		}
 	}
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		return nil, r.explain(err)
+		return nil, &pd.Error{Code: pd.CodeOwnerLost, Err: r.explain(err)}
 	}
 	if err := r.link.conn.SetDeadline(time.Time{}); err != nil {
 		return nil, err
@@ -171,19 +171,19 @@ func (r *remote) start(ctx context.Context, c *Config) (*startedMessage, error) 
 
 // explain adds how the process ended to how its connection did.
 func (r *remote) explain(err error) error {
-	if pd.CodeOf(err) == pd.CodeMalformed || pd.CodeOf(err) == pd.CodeVersionMismatch {
-		return err
+	if code := pd.CodeOf(err); code == pd.CodeMalformed || code == pd.CodeVersionMismatch {
+		return fmt.Errorf("process %d: %w", r.process.PID, err)
 	}
 	grace := time.NewTimer(deathGrace)
 	defer grace.Stop()
 	select {
 	case <-r.process.Ended:
-		return &pd.Error{Code: pd.CodeOwnerLost, Text: fmt.Sprintf("process %d has ended", r.process.PID), Err: r.process.How()}
+		return fmt.Errorf("process %d %w", r.process.PID, r.process.How())
 	case <-grace.C:
 		if errors.Is(err, io.EOF) {
-			err = errors.New("it closed the connection")
+			err = errors.New("it was closed")
 		}
-		return &pd.Error{Code: pd.CodeOwnerLost, Text: fmt.Sprintf("process %d runs, but its connection is cut", r.process.PID), Err: err}
+		return fmt.Errorf("process %d runs, but its connection is cut: %w", r.process.PID, err)
 	}
 }
 
@@ -223,15 +223,18 @@ func (r *remote) adopt(c *Config, m *startedMessage) (*opened, error) {
 
 // abandon ends an owner that does not begin.
 func (r *remote) abandon() error {
-	r.finish()
+	r.finish(true)
 	return closeBlocks(r.blocks)
 }
 
-// finish ends the process, gently if it goes.
-func (r *remote) finish() {
+// finish ends the process; gently, it gets time to end by itself.
+func (r *remote) finish(gently bool) {
 	r.link.conn.Close()
 	if r.process.Memory != nil {
 		r.process.Memory.Close()
+	}
+	if !gently {
+		r.process.Kill()
 	}
 	for range 2 {
 		grace := time.NewTimer(endGrace)
@@ -252,10 +255,11 @@ func (r *remote) begin(reports rankReports) {
 	var written sync.WaitGroup
 	written.Go(r.write)
 	go func() {
-		r.lose(r.read())
+		why := r.read()
+		r.lose(why)
 		written.Wait()
 		<-r.ending
-		r.finish()
+		r.finish(why == errClosed)
 		r.reports.ended(r.rank)
 	}()
 }

@@ -37,8 +37,11 @@ func (r *remote) read() error {
 			}
 			err = r.take(m)
 		}
-		if err != nil {
+		switch {
+		case err == errClosed:
 			return err
+		case err != nil:
+			return r.explain(err)
 		}
 	}
 }
@@ -55,9 +58,9 @@ func (r *remote) ticked() error {
 	}
 	switch {
 	case r.quiet > r.silent:
-		return pd.Errorf(pd.CodeOwnerLost, "", "process %d has not answered for %v", r.process.PID, time.Duration(r.quiet)*r.tick)
+		return fmt.Errorf("process %d has not answered for %v", r.process.PID, time.Duration(r.quiet)*r.tick)
 	case r.idle > r.stuck:
-		return pd.Errorf(pd.CodeOwnerLost, "", "the data plane of process %d has said nothing of %d open jobs for %v", r.process.PID, len(r.jobs), time.Duration(r.idle)*r.tick)
+		return fmt.Errorf("the data plane of process %d has said nothing of %d open jobs for %v", r.process.PID, len(r.jobs), time.Duration(r.idle)*r.tick)
 	}
 	r.tellLocked(pingMessage{})
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -87,6 +88,9 @@ func Serve(ctx context.Context, c ServeConfig) error {
 	writing.Go(s.write)
 	err := s.read()
 	ordered := errors.Is(err, errClosed)
+	if errors.Is(err, io.EOF) {
+		err = errors.New("owner: the node has hung up")
+	}
 	if !ordered {
 		s.agent.shut()
 		c.Conn.Close()

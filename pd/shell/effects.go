@@ -3,6 +3,7 @@ package shell
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/hw-native-sys/pypto-pd/pd"
@@ -140,11 +141,30 @@ func (s *Shell) openSession(e node.OpenSession) {
 
 // OwnerEvents receives what the owners of a node report. Owners are opened
 // before the shell that listens to them, because the node announces their
-// registry; New binds the two. Until then nothing can be reported, since
-// nothing was submitted.
+// registry; New binds the two. Until then only losses can be reported, since
+// nothing was submitted; they wait.
 type OwnerEvents struct {
-	shell   *Shell
 	started time.Time
+
+	mu    sync.Mutex
+	shell *Shell
+	early []owner.OwnerLost
+}
+
+func (o *OwnerEvents) bind(s *Shell) {
+	o.mu.Lock()
+	o.shell = s
+	early := o.early
+	o.mu.Unlock()
+	for _, l := range early {
+		o.OwnerLost(l)
+	}
+}
+
+func (o *OwnerEvents) bound() *Shell {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.shell
 }
 
 // NewOwnerEvents is made right before the owners are opened: their nanoseconds
@@ -156,22 +176,32 @@ func (o *OwnerEvents) UnitSettled(owner.UnitSettled) {}
 
 // ChunkSettled implements owner.Events.
 func (o *OwnerEvents) ChunkSettled(c owner.ChunkSettled) {
-	o.shell.cfg.Record(Line{
+	shell := o.bound()
+	shell.cfg.Record(Line{
 		Record: node.Record{Event: "TRANSFER", Fence: pd.Fence{Handoff: c.Handoff}, Chunk: c.Chunk, Bytes: c.Bytes},
 		At:     time.Now(), Began: o.started.Add(time.Duration(c.Began)), Ended: o.started.Add(time.Duration(c.Ended)),
 	})
-	o.shell.event(node.ChunkSettled{Handoff: c.Handoff, Chunk: c.Chunk, Results: c.Results, SourceFree: c.SourceFree})
+	shell.event(node.ChunkSettled{Handoff: c.Handoff, Chunk: c.Chunk, Results: c.Results, SourceFree: c.SourceFree})
 }
 
 // HandoffStopped implements owner.Events.
 func (o *OwnerEvents) HandoffStopped(h owner.HandoffStopped) {
-	o.shell.event(node.Sealed{Handoff: h.Handoff, Fact: h.Fact})
+	o.bound().event(node.Sealed{Handoff: h.Handoff, Fact: h.Fact})
 }
 
 // OwnerLost implements owner.Events.
 func (o *OwnerEvents) OwnerLost(l owner.OwnerLost) {
-	o.shell.cfg.Log.Error("an owner is gone: the node is gated until it is restarted", "rank", int(l.Rank), "pid", l.PID, "why", l.Err)
-	o.shell.event(node.OwnerLost{Rank: l.Rank, Why: l.Err.Error()})
+	o.mu.Lock()
+	shell := o.shell
+	if shell == nil {
+		o.early = append(o.early, l) // one per rank at most
+	}
+	o.mu.Unlock()
+	if shell == nil {
+		return
+	}
+	shell.cfg.Log.Error("an owner is gone: the node is gated until it is restarted", "rank", int(l.Rank), "pid", l.PID, "why", l.Err)
+	shell.event(node.OwnerLost{Rank: l.Rank, Why: l.Err.Error()})
 }
 
 // ChunkComputed implements engine.Events.

@@ -105,7 +105,7 @@ func New(cfg Config) *Shell {
 		outgoing: map[outgoing]context.CancelFunc{}, posts: map[node.PostID]*post{}, byID: map[pd.HandoffID]*post{},
 		answers: map[node.CallID]chan answer{}, lasts: map[pd.HandoffID]engine.Output{},
 	}
-	cfg.OwnerEvents.shell = s
+	cfg.OwnerEvents.bind(s)
 	s.publish()
 	return s
 }

@@ -22,6 +22,9 @@ import (
 // Run runs one node until the context ends, then drains it. It returns the
 // process's exit code.
 func Run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int {
+	if len(args) > 0 && args[0] == ownerCommand {
+		return runOwner(ctx, args[1:], stdout, stderr)
+	}
 	var f flags
 	if code, ok := program.Parse(name, "Serve a model: an ordinary replica, or one side of a prefill/decode pair.", &f, args, stdout, stderr); !ok {
 		return code

@@ -57,6 +57,8 @@ type flags struct {
 	PDNodeID      string `name:"pd-node-id" help:"Which entry of pd.json this node is (host:port or node_id); needed where the role has several."`
 	RollingPolicy string `name:"rolling-policy" enum:"tail,checkpoint,all" default:"tail" help:"Which pages of the sliding window a pair moves: ${enum}. Both nodes must choose the same; more than the tail lets decode find shorter prefixes again."`
 
+	Owners string `name:"owners" enum:",in-process,child" default:"" help:"Where the cache memory of a node with a role is held and moved: in-process, or child for one process per rank, which this node starts as 'pypto-serving owner'. Default: in-process with provider simulator, else child."`
+
 	AutoFence bool `name:"auto-fence" help:"On a decode node: end a quarantine by making the data plane anew, without an operator."`
 
 	MaxBody int           `name:"max-body-bytes" default:"33554432" help:"Largest request body."`

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hw-native-sys/pypto-pd/adapter"
 	"github.com/hw-native-sys/pypto-pd/cmd/program"
 	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/config"
@@ -37,9 +38,11 @@ const predecessorTime = 10 * time.Second
 
 // pdEntry is this node's place in pd.json.
 type pdEntry struct {
-	config   *config.Config
-	entry    config.Entry
+	config *config.Config
+	entry  config.Entry
+	// provider has checked options; owner processes make their own of the same.
 	provider transfer.Provider
+	options  string
 }
 
 // loadEntry reads pd.json and settles host, port and provider. Every error is
@@ -65,28 +68,15 @@ func loadEntry(s *settings) (*pdEntry, error) {
 	if slots := slotsPerRank * s.topology.Partitions(); s.MaxNumSeqs < c.Capacity || slots < c.Capacity {
 		return nil, fmt.Errorf("runtime.capacity %d: want at most --max-num-seqs %d and the %d request slots of %d partitions", c.Capacity, s.MaxNumSeqs, slots, s.topology.Partitions())
 	}
-	p, err := provider(*s, c.Provider)
+	options, err := providerOptions(*s, c.Provider)
 	if err != nil {
 		return nil, err
 	}
-	return &pdEntry{config: c, entry: e, provider: p}, nil
-}
-
-// provider is the map from names in pd.json to data planes.
-func provider(s settings, name string) (transfer.Provider, error) {
-	switch name {
-	case simulator.Name:
-		faults, err := readFaults(s.SimFaults)
-		if err != nil {
-			return nil, err
-		}
-		return simulator.New(simulator.Config{
-			Link: simulator.Link{BytesPerSecond: s.SimLinkRate, Latency: s.SimLinkLatency}, Faults: faults, Seed: s.SimSeed,
-		})
-	case "mooncake":
-		return nil, errors.New(`provider mooncake: this build has no native data plane (libtransfer_engine.so); set "provider": "simulator" in pd.json to run without it`)
+	p, err := makeProvider(c.Provider, options)
+	if err != nil {
+		return nil, err
 	}
-	return nil, fmt.Errorf("provider %q is unknown", name)
+	return &pdEntry{config: c, entry: e, provider: p, options: options}, nil
 }
 
 func readFaults(path string) ([]simulator.Fault, error) {
@@ -113,17 +103,19 @@ type pdNode struct {
 	self     pd.Peer
 	run_     pd.RunID
 
-	owners  *owner.Group
-	engine  *reference.Engine
-	shell   *shell.Shell
-	client  *control.Client
-	control *control.Server
-	journal *journal.Journal
-	writing sync.WaitGroup
-	admin   *adminServer
-	lock    *owner.BootLock
-	moved   movedBytes
-	log     *slog.Logger
+	owners *owner.Group
+	// children is nil where the owners are in this process.
+	children *owner.Children
+	engine   *reference.Engine
+	shell    *shell.Shell
+	client   *control.Client
+	control  *control.Server
+	journal  *journal.Journal
+	writing  sync.WaitGroup
+	admin    *adminServer
+	lock     *owner.BootLock
+	moved    movedBytes
+	log      *slog.Logger
 }
 
 // newPDNode binds the control port, then allocates, registers and wires.
@@ -161,13 +153,7 @@ func newPDNode(ctx context.Context, s settings, p *pdEntry, stderr io.Writer) (_
 	}
 	layout := layoutOf(s, &contract)
 	events := shell.NewOwnerEvents()
-	n.owners, err = owner.Open(ctx, owner.Config{
-		Peer: n.self, Topology: s.topology, Contract: &contract,
-		PagesPerLayer: layout.PagesPerLayer, RingPeriods: layout.RingPeriods, BootstrapSlots: layout.BootstrapSlots,
-		Provider: p.provider, Hostname: p.entry.TransferHostname,
-		AttemptTimeout: max(p.config.HandoffTimeout-attemptMargin, p.config.HandoffTimeout/2), Events: events,
-	})
-	if err != nil {
+	if err := n.openOwners(ctx, p, &contract, layout, events, stderr); err != nil {
 		return nil, err
 	}
 	n.engine = newEngine(s, &contract, digest, layout, n.owners.Memory)
@@ -182,7 +168,7 @@ func newPDNode(ctx context.Context, s settings, p *pdEntry, stderr io.Writer) (_
 			Role: s.role, Self: n.self, Run: n.run_, Contract: &contract, ContractDigest: digest,
 			Registry: n.owners.Registry(), Peers: peers, Capacity: p.config.Capacity,
 			HandoffTimeout: p.config.HandoffTimeout, RequestTimeout: p.config.RequestTimeout,
-			FenceProves: p.provider.Facts().FenceProves, DeathSuffices: p.provider.Facts().DeathSuffices, AutoFence: s.AutoFence,
+			FenceProves: n.owners.Facts().FenceProves, DeathSuffices: n.owners.Facts().DeathSuffices, AutoFence: s.AutoFence,
 			Adapter: s.adapter, PrefixCaching: s.PrefixCaching, MaxModelTokens: s.MaxModelLen, Allocator: n.engine.Pool(),
 		},
 		Owners: n.owners, OwnerEvents: events, Engine: n.engine, Control: n.client, Addresses: addresses,
@@ -199,6 +185,33 @@ func newPDNode(ctx context.Context, s settings, p *pdEntry, stderr io.Writer) (_
 		return nil, err
 	}
 	return n, nil
+}
+
+// openOwners allocates and registers, in this process or in one per rank.
+func (n *pdNode) openOwners(ctx context.Context, p *pdEntry, contract *pd.Contract, layout adapter.Layout, events owner.Events, stderr io.Writer) error {
+	if err := owner.CheckHostname(ctx, p.entry.TransferHostname); err != nil {
+		return err
+	}
+	c := owner.Config{
+		Peer: n.self, Topology: n.settings.topology, Contract: contract,
+		PagesPerLayer: layout.PagesPerLayer, RingPeriods: layout.RingPeriods, BootstrapSlots: layout.BootstrapSlots,
+		Hostname: p.entry.TransferHostname, Ports: n.lock,
+		AttemptTimeout: max(p.config.HandoffTimeout-attemptMargin, p.config.HandoffTimeout/2), Events: events, Log: n.log,
+	}
+	if ownersOf(n.settings, p.provider.Name()) == ownersHere {
+		c.Provider = p.provider
+	} else {
+		var err error
+		if n.children, err = startChildren(n.settings, n.lock, stderr); err != nil {
+			return err
+		}
+		c.Launch, c.Remote = n.children.Launch, owner.Remote{Provider: p.provider.Name(), Options: p.options}
+	}
+	var err error
+	if n.owners, err = owner.Open(ctx, c); err != nil || n.children == nil {
+		return err
+	}
+	return recordProcesses(n.lock, n.owners.ProcessIDs())
 }
 
 // openJournal starts the node's own records; the log goes there too.
@@ -270,10 +283,14 @@ func (n *pdNode) http() serve.Config {
 			if v.Health == pd.RecoveryRequired {
 				reason = "PD_RECOVERY_REQUIRED: " + reason
 			}
-			return ok, healthBody(map[string]any{
+			body := map[string]any{
 				"status": status(ok), "role": n.role.String(), "run_id": n.run_, "node_id": n.self.Node, "boot_id": n.self.Boot,
 				"state": v.Health.String(), "reason": reason, "capacity": v.Capacity, "pins": v.Pins,
-			})
+			}
+			if n.children != nil {
+				body["owner_pids"] = n.owners.ProcessIDs()
+			}
+			return ok, healthBody(body)
 		},
 		Routes: map[string]edge.Handler{"/metrics": pdMetrics(n)},
 	}
@@ -320,6 +337,9 @@ func (n *pdNode) close(ctx context.Context) error {
 	}
 	if n.owners != nil {
 		errs = append(errs, n.owners.Close(ctx))
+	}
+	if n.children != nil {
+		n.children.Close()
 	}
 	if n.journal != nil {
 		n.journal.Emit(journal.Event{Event: journal.ServiceStopped})
