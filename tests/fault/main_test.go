@@ -10,12 +10,19 @@ import (
 )
 
 // atOnce is how many tests run at once: they wait for far longer than they
-// compute.
-const atOnce = "5"
+// compute. A run for the record does so even more.
+const (
+	atOnce       = "5"
+	atOnceRecord = "12"
+)
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := flag.Set("test.parallel", atOnce); err != nil {
+	parallel := atOnce
+	if *lateRounds > 0 {
+		parallel = atOnceRecord
+	}
+	if err := flag.Set("test.parallel", parallel); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
