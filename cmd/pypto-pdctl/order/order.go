@@ -159,9 +159,10 @@ func (r *receipt) print(e config.Entry, stdout io.Writer) {
 	}
 }
 
-// Status prints what every node of a pd.json says of itself. It is an error if
-// none answers.
-func Status(ctx context.Context, path string, stdout io.Writer) error {
+// Status prints what every node of a pd.json says of itself, and what a router
+// says if one is named. It is an error if no node answers, or that router does
+// not.
+func Status(ctx context.Context, path, router string, stdout io.Writer) error {
 	c, err := config.Load(path)
 	if err != nil {
 		return err
@@ -187,5 +188,8 @@ func Status(ctx context.Context, path string, stdout io.Writer) error {
 	if answered == 0 {
 		return errors.New("no node answers")
 	}
-	return nil
+	if router == "" {
+		return nil
+	}
+	return routerStatus(ctx, router, stdout)
 }
