@@ -327,5 +327,12 @@ func (n *Node) cancelOrdered(call CallID, request pd.RequestID) {
 		n.stopDecode(d, reason)
 		return
 	}
-	n.emit(Answer{Call: call, Err: n.fail("", "cancel", pd.CodeNotFound, "no request %s is in progress here", request)})
+	// The order may be late: the other node, or the client, was faster.
+	for _, t := range n.tombstones {
+		if t.fence.Request == request { // of which a node has one
+			n.emit(Answer{Call: call, Message: t.status})
+			return
+		}
+	}
+	n.emit(Answer{Call: call, Err: n.fail("", "cancel", pd.CodeNotFound, "no request %s is known here", request)})
 }
