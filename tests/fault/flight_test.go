@@ -185,7 +185,7 @@ var (
 // process without a turn. Where its end is what is tested they are hasty.
 const (
 	patient = 60
-	hasty   = 6
+	hasty   = 10
 )
 
 // start starts the pair to which a stage will happen.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/journal"
 	"github.com/hw-native-sys/pypto-pd/tests/e2e/cluster"
 )
@@ -92,44 +93,57 @@ func TestControlCallsThatAreLost(t *testing.T) {
 	})
 }
 
-// Decode is cut off from everybody and comes back.
+// A node is cut off from everybody and comes back.
 func TestNodeThatIsCutOff(t *testing.T) {
 	t.Parallel()
-	t.Run("for a while", func(t *testing.T) {
-		t.Parallel()
-		c, _, decode := apart(t, patient, 60)
-		for i, stream := range []bool{true, false} {
-			f, _ := moving(t, c, fmt.Sprint("a while ", i, " "), stream)
-			decode.CutOff(t)
-			silent(t, c.Decode[0].URL())
-			decode.Heal(t)
+	for _, role := range []pd.Role{pd.Prefill, pd.Decode} {
+		// side is the node that is cut off, and its network.
+		side := func(c *cluster.Cluster, prefill, decode *cluster.Network) (*cluster.Node, *cluster.Network) {
+			if role == pd.Prefill {
+				return c.Prefill[0], prefill
+			}
+			return c.Decode[0], decode
+		}
+		t.Run(role.String()+" for a while", func(t *testing.T) {
+			t.Parallel()
+			c, p, d := apart(t, patient, 60)
+			n, network := side(c, p, d)
+			for i, stream := range []bool{true, false} {
+				f, _ := moving(t, c, fmt.Sprint("a while ", i, " "), stream)
+				network.CutOff(t)
+				silent(t, n.URL())
+				network.Heal(t)
+				f.wantText(t)
+				c.AssertIdle(t)
+			}
+			f, _ := streams.fly(t, c, "streams", true)
+			network.CutOff(t)
+			silent(t, n.URL())
+			network.Heal(t)
 			f.wantText(t)
 			c.AssertIdle(t)
-		}
-		f, _ := streams.fly(t, c, "streams", true)
-		decode.CutOff(t)
-		silent(t, c.Decode[0].URL())
-		decode.Heal(t)
-		f.wantText(t)
-		c.AssertIdle(t)
-		require.Zero(t, c.Decode[0].Count(t, journal.RecoveryRequired))
-	})
-	// The bytes under way may have arrived or not: that nobody can know.
-	t.Run("for too long under a transfer", func(t *testing.T) {
-		t.Parallel()
-		c, _, decode := apart(t, hasty, 60)
-		f, id := moving(t, c, "too long", true)
-		decode.CutOff(t)
-		lost := time.Now()
-		f.wantError(t)
-		t.Logf("the error came after %v: %d %v", time.Since(lost).Round(time.Millisecond), f.answer.Status, f.answer.Failure)
-		wantOpen(t, c.Prefill[0])
-		decode.Heal(t)
-		resolve(t, c, id)
-		c.WaitPairs(t, 1)
-		tenOfTen(t, c, "after")
-	})
-	t.Run("for too long while it streams", func(t *testing.T) {
+			require.Zero(t, c.Decode[0].Count(t, journal.RecoveryRequired))
+		})
+		// The bytes under way may have arrived or not: that nobody can know.
+		t.Run(role.String()+" for too long under a transfer", func(t *testing.T) {
+			t.Parallel()
+			c, p, d := apart(t, hasty, 60)
+			_, network := side(c, p, d)
+			f, id := moving(t, c, "too long", true)
+			network.CutOff(t)
+			lost := time.Now()
+			f.wantError(t)
+			t.Logf("the error came after %v: %d %v", time.Since(lost).Round(time.Millisecond), f.answer.Status, f.answer.Failure)
+			if role == pd.Decode {
+				wantOpen(t, c.Prefill[0])
+			}
+			network.Heal(t)
+			resolve(t, c, id)
+			c.WaitPairs(t, 1)
+			tenOfTen(t, c, "after")
+		})
+	}
+	t.Run("decode for too long while it streams", func(t *testing.T) {
 		t.Parallel()
 		c, _, decode := apart(t, hasty, 8)
 		f, _ := streams.fly(t, c, "too long", true)
@@ -142,6 +156,17 @@ func TestNodeThatIsCutOff(t *testing.T) {
 		wantOpen(t, c.Decode[0])
 		c.WaitPairs(t, 1)
 		require.Zero(t, c.Decode[0].Count(t, journal.RecoveryRequired))
+		tenOfTen(t, c, "after")
+	})
+	// Decode has all that it needs.
+	t.Run("prefill for too long while decode streams", func(t *testing.T) {
+		t.Parallel()
+		c, prefill, _ := apart(t, hasty, 60)
+		f, _ := streams.fly(t, c, "streams", true)
+		prefill.CutOff(t)
+		f.wantText(t)
+		prefill.Heal(t)
+		c.WaitPairs(t, 1)
 		tenOfTen(t, c, "after")
 	})
 }

@@ -97,7 +97,10 @@ func Start(t testing.TB, o Options) *Cluster {
 		n.Ready(t)
 	}
 	port := Ports(t, 1)[0]
-	args := []string{"--pd-config", c.Path, "--host", host(o), "--port", strconv.Itoa(port), "--node-poll-interval", "100ms"}
+	args := []string{"--pd-config", c.Path, "--host", host(o), "--port", strconv.Itoa(port)}
+	if !gives(o.RouterFlags, "--node-poll-interval") {
+		args = append(args, "--node-poll-interval", "100ms")
+	}
 	if !gives(o.RouterFlags, "--drain-timeout") {
 		args = append(args, "--drain-timeout", "60s")
 	}
