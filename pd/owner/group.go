@@ -227,6 +227,13 @@ func (g *Group) Memory(rank pd.Rank, component pd.ComponentID) []byte {
 	return m.Bytes()
 }
 
+// Copier is the way to a region that Memory does not give, for an engine that
+// brings a machine up; nil if there is none.
+func (g *Group) Copier(rank pd.Rank, component pd.ComponentID) transfer.Copier {
+	c, _ := g.memory(rank, component).(transfer.Copier)
+	return c
+}
+
 func (g *Group) memory(rank pd.Rank, component pd.ComponentID) transfer.Memory {
 	if rank < 0 || int(rank) >= len(g.ranks) {
 		return nil

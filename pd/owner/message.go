@@ -140,9 +140,7 @@ type (
 		Text string       `json:"text,omitempty"`
 	}
 	pongMessage   struct{}
-	closedMessage struct {
-		Text string `json:"text,omitempty"`
-	}
+	closedMessage struct{}
 )
 
 // The messages of every chunk are fixed binary, little endian.
@@ -220,7 +218,7 @@ func (m startedMessage) append(b []byte) []byte { return appendJSON(b, m) }
 func (m refusedMessage) append(b []byte) []byte { return appendJSON(b, m) }
 func (m sealedMessage) append(b []byte) []byte  { return appendJSON(b, m) }
 func (m fencedMessage) append(b []byte) []byte  { return appendJSON(b, m) }
-func (m closedMessage) append(b []byte) []byte  { return appendJSON(b, m) }
+func (closedMessage) append(b []byte) []byte    { return b }
 func (pingMessage) append(b []byte) []byte      { return b }
 func (pongMessage) append(b []byte) []byte      { return b }
 func (closeMessage) append(b []byte) []byte     { return b }
@@ -318,7 +316,7 @@ func decode(f frame, fromNode bool) (message, error) {
 	case kindCopied:
 		return decodeCopied(f.body)
 	case kindClosed:
-		return decodeJSON[closedMessage](f)
+		return decodeEmpty(f, closedMessage{})
 	}
 	return nil, malformed("an owner sends no message of kind %d", f.kind)
 }

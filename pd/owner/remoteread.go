@@ -100,8 +100,10 @@ func (r *remote) take(m message) error {
 		r.copies[0] <- m
 		r.copies = r.copies[1:]
 	case closedMessage:
-		if m.Text != "" {
-			r.log.Error("close engine", "rank", int(r.rank), "err", m.Text)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if !r.over {
+			return malformed("the owner closed without an order")
 		}
 		return errClosed
 	default:

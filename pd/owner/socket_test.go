@@ -113,3 +113,96 @@ func pipe() (a, b *net.UnixConn, err error) {
 	}
 	return out[0], out[1], nil
 }
+
+// device hides host memory, as an accelerator does: it can only be copied.
+type device struct{ transfer.Memory }
+
+func (device) Bytes() []byte { return nil }
+
+func (d device) CopyIn(offset int64, from []byte) error {
+	copy(d.Memory.Bytes()[offset:], from)
+	return nil
+}
+
+func (d device) CopyOut(offset int64, to []byte) error {
+	copy(to, d.Memory.Bytes()[offset:])
+	return nil
+}
+
+type deviceArena struct{ transfer.Arena }
+
+func (a deviceArena) Allocate(c pd.ComponentID, bytes int64) (transfer.Memory, error) {
+	m, err := a.Arena.Allocate(c, bytes)
+	return device{m}, err
+}
+
+// deviceProvider writes into devices.
+type deviceProvider struct{ transfer.Provider }
+
+type deviceEngine struct{ transfer.Engine }
+
+func (p deviceProvider) Open(ctx context.Context, o transfer.Options) (transfer.Engine, error) {
+	e, err := p.Provider.Open(ctx, o)
+	return deviceEngine{e}, err
+}
+
+func (e deviceEngine) Register(c pd.ComponentID, m transfer.Memory) (string, error) {
+	return e.Engine.Register(c, m.(device).Memory)
+}
+
+// Memory that only its owner can reach is copied, in and out, in parts.
+func TestDeviceMemoryIsCopied(t *testing.T) {
+	o := sideOptions{pages: map[pd.GroupName]int{"kv": 900, "win": 2}}.withDefaults(t)
+	for name, far := range map[string]bool{"of an owner process": true, "of this process": false} {
+		t.Run(name, func(t *testing.T) {
+			c := o.config(newRecorder())
+			c.Provider = deviceProvider{simulated(t)}
+			c.NewArena = func(pd.Rank) (transfer.Arena, error) { return deviceArena{owner.NewHostArena()}, nil }
+			if far {
+				behindSockets(&c)
+			}
+			g, err := owner.Open(t.Context(), c)
+			require.NoError(t, err)
+			require.Nil(t, g.Memory(0, "kv_cmp"))
+			require.Nil(t, g.Copier(0, "nobody"))
+			require.Nil(t, g.Copier(1, "kv_cmp"))
+			m := g.Copier(0, "kv_cmp")
+			in := make([]byte, 900*3*512-64) // more than two parts
+			for i := range in {
+				in[i] = byte(i * 7)
+			}
+			require.NoError(t, m.CopyIn(64, in))
+			out := make([]byte, len(in))
+			require.NoError(t, m.CopyOut(64, out))
+			require.Equal(t, in, out)
+			require.NoError(t, m.CopyOut(0, out[:128]))
+			require.Equal(t, append(make([]byte, 64), in[:64]...), out[:128])
+			if far {
+				require.ErrorIs(t, m.CopyOut(128, out), pd.CodeInvalidLength)
+				require.ErrorIs(t, m.CopyIn(-1, out), pd.CodeInvalidLength)
+			}
+			require.NoError(t, g.Close(t.Context()))
+			if far {
+				require.ErrorIs(t, m.CopyOut(0, out), pd.CodeOwnerLost)
+			}
+		})
+	}
+}
+
+// A job that is longer than a frame arrives whole.
+func TestLongJobTakesSeveralFrames(t *testing.T) {
+	const pages = 40_000
+	o := sideOptions{pages: map[pd.GroupName]int{"kv": pages, "win": 1}}.withDefaults(t)
+	c := o.config(nil)
+	behindSockets(&c)
+	from := startSide(t, o, c)
+	o.name = "d0"
+	to := startSide(t, o, o.config(nil))
+	from.knows(to)
+	want := to.snapshot()
+	w := longChunk(pd.NewHandoffID(), to, pages)
+	apply(want, from, w)
+	require.NoError(t, from.Submit(w))
+	requireAll(t, pd.Done, from.settled(w))
+	to.requireMemory(want)
+}
