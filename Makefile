@@ -6,10 +6,11 @@ FUZZTIME ?= 5s
 HANDOFFS ?= 10000
 # libpypto-pd is a C library and is not among the plain programs.
 PROGRAMS := $(filter-out ./cmd/libpypto-pd,$(patsubst %/main.go,./%,$(wildcard cmd/*/main.go)))
+BIN      := bin
 SOURCES  := adapter cgo cmd examples mooncake pd router tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test nocgo lint fuzz sim model bench gen verify dist
+.PHONY: help demo build lib test nocgo lint fuzz sim model bench gen verify dist
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -18,7 +19,13 @@ demo: build ## one request through a router, a prefill and a decode node
 	bin/pypto-pdctl demo
 
 build: ## all programs, into bin/
-	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ $(PROGRAMS)
+	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/ $(PROGRAMS)
+
+# Only what pd.h declares is visible: a host may load other Go libraries, too.
+lib: ## libpypto-pd.so, for servers in other languages, into bin/
+	CGO_ENABLED=1 $(GO) build -trimpath -buildmode=c-shared -tags netgo,osusergo \
+		-ldflags='-s -extldflags=-Wl,--version-script=$(CURDIR)/cmd/libpypto-pd/exports.map' -o $(BIN)/libpypto-pd.so ./cmd/libpypto-pd
+	@rm -f $(BIN)/libpypto-pd.h
 
 test: ## every test, with the race detector
 	$(GO) test -race -timeout 25m ./...

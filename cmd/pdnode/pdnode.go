@@ -1,0 +1,262 @@
+package pdnode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/hw-native-sys/pypto-pd/adapter"
+	"github.com/hw-native-sys/pypto-pd/cmd/program"
+	"github.com/hw-native-sys/pypto-pd/pd"
+	"github.com/hw-native-sys/pypto-pd/pd/config"
+	"github.com/hw-native-sys/pypto-pd/pd/control"
+	"github.com/hw-native-sys/pypto-pd/pd/engine"
+	"github.com/hw-native-sys/pypto-pd/pd/journal"
+	"github.com/hw-native-sys/pypto-pd/pd/lease"
+	"github.com/hw-native-sys/pypto-pd/pd/node"
+	"github.com/hw-native-sys/pypto-pd/pd/owner"
+	"github.com/hw-native-sys/pypto-pd/pd/shell"
+	"github.com/hw-native-sys/pypto-pd/pd/transfer"
+	"github.com/hw-native-sys/pypto-pd/pd/wire"
+)
+
+// attemptMargin is how much earlier than the control calls a native attempt
+// gives up, so that its own verdict comes first (pd-domain §4.9).
+const attemptMargin = 5 * time.Second
+
+// predecessorTime is how long a start waits for processes of an earlier boot.
+const predecessorTime = 10 * time.Second
+
+// Config is what a node is made of.
+type Config struct {
+	// Program names the caller in the journal.
+	Program string
+	PD      *config.Config
+	Entry   config.Entry
+	Role    pd.Role
+
+	Adapter     adapter.Adapter
+	Contract    pd.Contract
+	Layout      adapter.Layout
+	ServedModel string
+	// MaxModelTokens bounds prompt plus output.
+	MaxModelTokens int
+	PrefixCaching  bool
+	AutoFence      bool
+
+	Provider transfer.Provider
+	// NewArena makes the memory of one rank; nil is host memory of this process.
+	NewArena func(pd.Rank) (transfer.Arena, error)
+	// Engine makes the engine over the owners' memory, with its allocator.
+	Engine func(contract *pd.Contract, digest string, memory func(pd.Rank, pd.ComponentID) []byte) (engine.PD, lease.Allocator)
+	// Record, if set, is told of every line beside the journal.
+	Record func(shell.Line)
+
+	// Logger makes the caller's kind of logger; Stderr is where it writes, beside
+	// the journal's own log.
+	Logger func(io.Writer) *slog.Logger
+	Stderr io.Writer
+}
+
+// Node is one node with a role.
+type Node struct {
+	// constant after Open
+	Self  pd.Peer
+	Run   pd.RunID
+	Shell *shell.Shell
+	Log   *slog.Logger
+
+	cfg     Config
+	owners  *owner.Group
+	client  *control.Client
+	control *control.Server
+	journal *journal.Journal
+	writing sync.WaitGroup
+	admin   *adminServer
+	lock    *owner.BootLock
+}
+
+// Open binds the control port, then allocates, registers and wires. After an
+// error nothing is left behind.
+func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
+	n := &Node{cfg: cfg, Self: pd.Peer{Node: cfg.Entry.NodeID, Boot: pd.NewBootID()}, Run: cfg.PD.Run(), Log: cfg.Logger(cfg.Stderr)}
+	n.control, err = control.Listen(control.ServerConfig{Address: cfg.Entry.ControlAddress(), Log: n.Log, Refused: func(err error) {
+		n.Log.Warn("refused on the control port", "err", err)
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("control port: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+			defer cancel()
+			_ = n.Close(closing)
+		}
+	}()
+	digest, err := wire.ContractDigest(&n.cfg.Contract)
+	if err != nil {
+		return nil, err
+	}
+	if err := n.openJournal(digest); err != nil {
+		return nil, err
+	}
+	files := journal.FilesOf(cfg.PD.Observability.Root, n.Run, journal.RoleOf(cfg.Role), string(n.Self.Node))
+	// Before anything is registered: no process of an earlier boot may live.
+	locking, cancel := context.WithTimeout(ctx, predecessorTime)
+	defer cancel()
+	if n.lock, err = owner.LockBoot(locking, filepath.Join(files.State, files.Lock), n.Self.Boot); err != nil {
+		return nil, err
+	}
+	events := shell.NewOwnerEvents()
+	n.owners, err = owner.Open(ctx, owner.Config{
+		Peer: n.Self, Topology: cfg.Layout.Topology, Contract: &n.cfg.Contract,
+		PagesPerLayer: cfg.Layout.PagesPerLayer, RingPeriods: cfg.Layout.RingPeriods, BootstrapSlots: cfg.Layout.BootstrapSlots,
+		Provider: cfg.Provider, Hostname: cfg.Entry.TransferHostname, NewArena: cfg.NewArena,
+		AttemptTimeout: max(cfg.PD.HandoffTimeout-attemptMargin, cfg.PD.HandoffTimeout/2), Events: events,
+	})
+	if err != nil {
+		return nil, err
+	}
+	n.wire(digest, events)
+	n.admin, err = listenAdmin(files)
+	if err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+// wire makes the engine and the shell around it.
+func (n *Node) wire(digest string, events *shell.OwnerEvents) {
+	cfg := &n.cfg
+	model, allocator := cfg.Engine(&cfg.Contract, digest, n.owners.Memory)
+	n.client = control.NewClient(control.ClientConfig{})
+	peers, addresses := map[pd.NodeID]struct{}{}, map[pd.NodeID]string{}
+	for _, e := range cfg.PD.Entries(cfg.Role.Other()) {
+		peers[e.NodeID] = struct{}{}
+		addresses[e.NodeID] = e.ControlAddress()
+	}
+	facts := cfg.Provider.Facts()
+	n.Shell = shell.New(shell.Config{
+		Node: node.Config{
+			Role: cfg.Role, Self: n.Self, Run: n.Run, Contract: &cfg.Contract, ContractDigest: digest,
+			Registry: n.owners.Registry(), Peers: peers, Capacity: cfg.PD.Capacity,
+			HandoffTimeout: cfg.PD.HandoffTimeout, RequestTimeout: cfg.PD.RequestTimeout,
+			FenceProves: facts.FenceProves, DeathSuffices: facts.DeathSuffices, AutoFence: cfg.AutoFence,
+			Adapter: cfg.Adapter, PrefixCaching: cfg.PrefixCaching, MaxModelTokens: cfg.MaxModelTokens, Allocator: allocator,
+		},
+		Owners: n.owners, OwnerEvents: events, Engine: model, Control: n.client, Addresses: addresses,
+		Descriptor: wire.Node{
+			ProtocolVersion: pd.ProtocolVersion, Role: cfg.Role, Node: n.Self.Node, Boot: n.Self.Boot, Run: n.Run,
+			HTTPAddress: cfg.Entry.HTTPAddress(), ControlAddress: cfg.Entry.ControlAddress(), TransferHostname: cfg.Entry.TransferHostname,
+			ServedModel: cfg.ServedModel, MaxModelTokens: cfg.MaxModelTokens, Contract: cfg.Contract, ContractDigest: digest,
+			Topology: cfg.Layout.Topology, RingPeriods: cfg.Layout.RingPeriods, PrefixCaching: cfg.PrefixCaching,
+		},
+		Record: n.record, Log: n.Log,
+	})
+}
+
+// openJournal starts the node's own records; the log goes there too.
+func (n *Node) openJournal(digest string) error {
+	o := n.cfg.PD.Observability
+	j, err := journal.Open(journal.Options{
+		Root: o.Root, Run: n.Run, Role: journal.RoleOf(n.cfg.Role), Identity: string(n.Self.Node), Boot: n.Self.Boot,
+		Enabled: o.Enabled, Program: n.cfg.Program, Version: program.Version(), Provider: n.cfg.Provider.Name(), ContractDigest: digest,
+	})
+	if err != nil {
+		return err
+	}
+	n.journal = j
+	n.writing.Go(j.Run)
+	n.Log = n.cfg.Logger(io.MultiWriter(n.cfg.Stderr, j.Log())).With("run", n.Run, "node", n.Self.Node, "boot", n.Self.Boot, "role", n.cfg.Role.String())
+	for _, w := range n.cfg.PD.Warnings {
+		n.Log.Warn("pd.json", "text", w)
+	}
+	for _, l := range j.Leftovers() {
+		n.Log.Warn("an earlier boot ended with handoffs unresolved", "earlier", l)
+	}
+	j.Emit(journal.Event{Event: journal.ServiceStarting})
+	return nil
+}
+
+// record keeps what the node tells; what people must see is logged too.
+func (n *Node) record(l shell.Line) {
+	e := journal.Event{
+		Event: l.Event, Time: l.At, Request: string(l.Fence.Request), Handoff: string(l.Fence.Handoff),
+		Bytes: l.Bytes, Ranks: l.Ranks, Regions: l.Regions, Detail: l.Detail,
+	}
+	if peer := l.Fence.Decode; n.cfg.Role == pd.Prefill && peer.Node != "" {
+		e.Peer = &peer
+	} else if peer := l.Fence.Prefill; n.cfg.Role == pd.Decode && peer.Node != "" {
+		e.Peer = &peer
+	}
+	if l.Code != 0 {
+		e.Code = l.Code.String()
+	}
+	if l.Span.End > 0 || l.Event == journal.Transfer {
+		chunk := int(l.Chunk)
+		e.Chunk = &chunk
+	}
+	if l.Span.End > 0 {
+		span := l.Span
+		e.Span = &span
+	}
+	if !l.Began.IsZero() {
+		e.BeganNanos, e.EndedNanos = n.journal.Nanos(l.Began), n.journal.Nanos(l.Ended)
+	}
+	e.Count = l.Count
+	n.journal.Emit(e)
+	if n.cfg.Record != nil {
+		n.cfg.Record(l)
+	}
+	if l.Event == journal.RecoveryRequired {
+		n.Log.Error("writes may still land: the node is gated for new requests", "handoff", l.Fence.Handoff, "why", l.Detail)
+	} else if l.Code != 0 {
+		n.Log.Info(l.Event, "request", l.Fence.Request, "handoff", l.Fence.Handoff, "code", l.Code.String(), "why", l.Detail)
+	}
+}
+
+// ControlAddr is where the control port listens.
+func (n *Node) ControlAddr() string { return n.control.Addr().String() }
+
+// Serve runs the node until the context ends; it is ready when Serve begins.
+func (n *Node) Serve(ctx context.Context) {
+	n.journal.Emit(journal.Event{Event: journal.ServiceReady})
+	n.admin.serve(n.Shell)
+	served := make(chan error, 1)
+	go func() { served <- n.control.Serve(n.Shell) }()
+	n.Shell.Run(ctx)
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = n.control.Shutdown(closing) // what still calls is told by the closed connection
+	<-served
+}
+
+// Close ends the data plane. Memory that may still be written is left to the
+// end of the process.
+func (n *Node) Close(ctx context.Context) error {
+	var errs []error
+	n.admin.close()
+	if n.control != nil {
+		errs = append(errs, n.control.Shutdown(ctx))
+	}
+	if n.client != nil {
+		n.client.Close()
+	}
+	if n.owners != nil {
+		errs = append(errs, n.owners.Close(ctx))
+	}
+	if n.journal != nil {
+		n.journal.Emit(journal.Event{Event: journal.ServiceStopped})
+		errs = append(errs, n.journal.Close())
+		n.writing.Wait()
+	}
+	if n.lock != nil {
+		errs = append(errs, n.lock.Close())
+	}
+	return errors.Join(errs...)
+}

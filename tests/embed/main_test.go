@@ -1,0 +1,126 @@
+package embed
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/hw-native-sys/pypto-pd/pd"
+	"github.com/hw-native-sys/pypto-pd/pd/config"
+	"github.com/hw-native-sys/pypto-pd/tests/e2e/cluster"
+)
+
+func TestMain(m *testing.M) { cluster.Main(m) }
+
+// built are what this run has made in the folder of the programs.
+var built struct {
+	sync.Mutex
+	done map[string]error
+}
+
+// build runs make once for a target of the folder of the programs, which goes
+// with the run.
+func build(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	bin := cluster.Bin(t)
+	built.Lock()
+	defer built.Unlock()
+	if _, done := built.done[name]; !done {
+		c := exec.Command("make", append([]string{"--no-print-directory", "BIN=" + bin, "OUT=" + bin, "LIB=" + bin}, args...)...)
+		c.Dir = cluster.Root()
+		out, err := c.CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("make %v: %w\n%s", args, err, out)
+		}
+		if built.done == nil {
+			built.done = map[string]error{}
+		}
+		built.done[name] = err
+	}
+	require.NoError(t, built.done[name])
+	return filepath.Join(bin, name)
+}
+
+// library is libpypto-pd.so, and embedC the host in C.
+func library(t *testing.T) string { return build(t, "libpypto-pd.so", "lib") }
+
+func embedC(t *testing.T) string {
+	library(t)
+	return build(t, "embed_c", "-C", "examples/embed_c")
+}
+
+// host is a kind of server that one side of a pair is.
+type host string
+
+const (
+	serving host = "pypto-serving"
+	python  host = "embed_python"
+	inC     host = "embed_c"
+)
+
+// command is the command line of one node.
+func (h host) command(t *testing.T, path string, e config.Entry) cluster.Command {
+	t.Helper()
+	common := []string{"--pd-config", path, "--pd-role", e.Role.String(), "--served-model-name", cluster.Model}
+	c := cluster.Command{Label: fmt.Sprint(e.Role, " ", h), Program: string(h)}
+	switch h {
+	case serving:
+		c.Args = append(append(common, cluster.Layout(t, "dp2tp1")...), "--long-prefill-token-threshold", "128", "--sim-pool-tokens", "16384")
+	case python:
+		script, err := filepath.Abs("../../examples/embed_python/host.py")
+		require.NoError(t, err)
+		c.Program = "python3"
+		c.Args = append([]string{script, "--library", library(t), "--host", e.Host, "--port", strconv.Itoa(e.Port)}, common...)
+	case inC:
+		c.Program = embedC(t)
+		c.Args = []string{path, e.Role.String(), e.Host, strconv.Itoa(e.Port), cluster.Model}
+	}
+	return c
+}
+
+// pair is a router over one prefill and one decode node.
+type pair struct {
+	url             string
+	prefill, decode *cluster.Process
+	router          *cluster.Process
+}
+
+// start starts a pair, waits until the router has it, and ends it in order with
+// the test.
+func start(t *testing.T, p, d host) *pair {
+	t.Helper()
+	path, c := cluster.WriteConfig(t, cluster.Options{HandoffSeconds: 20})
+	out := &pair{
+		prefill: cluster.Spawn(t, p.command(t, path, c.Entries(pd.Prefill)[0])),
+		decode:  cluster.Spawn(t, d.command(t, path, c.Entries(pd.Decode)[0])),
+	}
+	out.prefill.Ready(t)
+	out.decode.Ready(t)
+	port := cluster.Ports(t, 1)[0]
+	out.router = cluster.Spawn(t, cluster.Command{Label: "router", Program: cluster.Router, Args: []string{
+		"--pd-config", path, "--port", strconv.Itoa(port), "--node-poll-interval", "100ms",
+	}})
+	out.router.Ready(t)
+	out.url = "http://127.0.0.1:" + strconv.Itoa(port)
+	cluster.Eventually(t, func() error {
+		a, err := cluster.Complete(t.Context(), out.url, cluster.Completion{Prompt: "ready?", Max: 1})
+		if err == nil && a.Status != 200 {
+			err = fmt.Errorf("%d %s", a.Status, a.Raw)
+		}
+		return err
+	})
+	return out
+}
+
+// end stops the pair as an operator does: everything drains and exits with 0.
+func (p *pair) end(t *testing.T) {
+	t.Helper()
+	for _, process := range []*cluster.Process{p.router, p.prefill, p.decode} {
+		require.Zero(t, process.Stop(t), "%s", process.Tail())
+	}
+}
