@@ -121,3 +121,65 @@ func TestStoppedProcessThatGoesOnTooLate(t *testing.T) {
 		})
 	}
 }
+
+// A process that stands still for good is ended by an operator at last. Its
+// client has an explicit error long before, nobody else is held up, and its next
+// life serves.
+func TestStoppedProcessThatNeverGoesOn(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		stage stage
+		role  pd.Role
+	}{{computes, pd.Prefill}, {transfers, pd.Prefill}, {computes, pd.Decode}, {transfers, pd.Decode}} {
+		t.Run(row.role.String()+" "+row.stage.name, func(t *testing.T) {
+			t.Parallel()
+			c := row.stage.start(t, hasty)
+			stopped, other := c.Prefill[0], c.Decode[0]
+			if row.role == pd.Decode {
+				stopped, other = other, stopped
+			}
+			for i, stream := range []bool{true, false} {
+				f, id := row.stage.fly(t, c, fmt.Sprint("for good ", i), stream)
+				stop(t, stopped.Process)
+				at := time.Now()
+				f.wantError(t)
+				t.Logf("stream %t: the error came %v after the stop: %d %v", stream, f.landed.Sub(at).Round(time.Millisecond), f.answer.Status, f.answer.Failure)
+				if row.role == pd.Prefill && row.stage.name == transfers.name {
+					wantGated(t, c, other, id)
+					fence(t, c, other)
+				}
+				wantOpen(t, other)
+				stopped.Kill()
+				again(t, c, stopped)
+			}
+			tenOfTen(t, c, "after")
+		})
+	}
+	// Nobody is told of anything: the client waits as long as it likes, the nodes
+	// finish what they have, and hold nothing for a router that reads no answer.
+	t.Run("router", func(t *testing.T) {
+		t.Parallel()
+		for _, s := range stages {
+			t.Run(s.name, func(t *testing.T) {
+				t.Parallel()
+				c := s.start(t, patient)
+				f, id := s.fly(t, c, "for good", false)
+				stop(t, c.Router)
+				for _, n := range c.Nodes() {
+					await(t, n, id, journal.HandoffCompleted)
+					wantOpen(t, n)
+				}
+				select {
+				case <-f.over:
+					t.Fatal("an answer from a router that stands still")
+				default:
+				}
+				c.Router.Kill()
+				f.wantCut(t)
+				c.StartRouter(t)
+				c.WaitPairs(t, 1)
+				tenOfTen(t, c, "after")
+			})
+		}
+	})
+}
