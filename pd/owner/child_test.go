@@ -282,7 +282,7 @@ func TestStoppedOwner(t *testing.T) {
 	for _, stage := range []string{"before submit", "in mid-transfer", "after"} {
 		t.Run(stage, func(t *testing.T) {
 			t.Parallel()
-			from := newChildSide(t, sideOptions{topology: two, timeout: 800 * time.Millisecond})
+			from := newChildSide(t, sideOptions{topology: two, timeout: 2 * time.Second})
 			to := newChildSide(t, sideOptions{name: "d0", topology: two})
 			from.knows(to)
 			w := onBoth(pd.NewHandoffID(), 0, from, to)
