@@ -185,15 +185,23 @@ func (h *handoff) decodeOwns(bad *refused) bool {
 	if bad.err == nil || edge.DialFailed(bad.err) || context.Cause(h.call.Context()) != nil {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(h.call.Context(), r.config.HandoffTimeout)
-	defer cancel()
-	status, err := r.control.Status(ctx, h.pair.decode.control, wire.StatusQuery{Fence: h.pair.fence})
+	status, err := h.askDecode(h.call.Context())
 	if err != nil || !status.Admitted {
 		return false
 	}
 	r.options.Log.Warn("prefill failed late", "request", h.pair.fence.Request, "handoff", h.pair.fence.Handoff, "node", h.pair.prefill.id, "error", bad.err, "decode_state", status.State)
 	h.confirm(pd.Prefill, "its answer was lost")
 	return true
+}
+
+// askDecode asks whether decode owns a request whose prefill has failed. The
+// client waits for the answer, and a node that works gives it at once; so the
+// question is as short as a poll.
+func (h *handoff) askDecode(ctx context.Context) (wire.Status, error) {
+	r := h.router
+	ctx, cancel := context.WithTimeout(ctx, min(r.options.PollTimeout, r.config.HandoffTimeout))
+	defer cancel()
+	return r.control.Status(ctx, h.pair.decode.control, wire.StatusQuery{Fence: h.pair.fence})
 }
 
 // giveUp ends the wait for the first event of a stream whose prefill has failed
@@ -232,9 +240,7 @@ func (h *handoff) prefillFailedLate(bad *refused) {
 	}
 	// The reason reaches the client through decode, so it holds no address.
 	why := bad.words(h.pair.prefill)
-	ctx, cancel := context.WithTimeout(r.base, r.config.HandoffTimeout)
-	defer cancel()
-	status, statusErr := r.control.Status(ctx, h.pair.decode.control, wire.StatusQuery{Fence: f})
+	status, statusErr := h.askDecode(r.base)
 	r.options.Log.Warn("prefill failed late", "request", f.Request, "handoff", f.Handoff, "node", h.pair.prefill.id, "error", cmp.Or[error](bad.err, why), "decode_state", status.State)
 	if statusErr != nil {
 		h.giveUp(why)
@@ -243,7 +249,9 @@ func (h *handoff) prefillFailedLate(bad *refused) {
 	if status.Admitted || h.isOver(pd.Decode) {
 		return
 	}
-	// Its answer ends with decode's own error event, which gives the slot back.
+	// Its answer ends with decode's own error event.
+	ctx, cancel := context.WithTimeout(r.base, r.config.HandoffTimeout)
+	defer cancel()
 	if _, err := r.control.Abort(ctx, h.pair.decode.control, wire.Abort{Fence: f, From: "router", Reason: clip("prefill failed: " + why.Message())}); err != nil {
 		r.options.Log.Warn("abort unconfirmed", "request", f.Request, "handoff", f.Handoff, "node", h.pair.decode.id, "error", err)
 	}
