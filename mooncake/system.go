@@ -1,6 +1,7 @@
 package mooncake
 
 import (
+	"bufio"
 	"fmt"
 	"os"
 	"strings"
@@ -11,18 +12,21 @@ import (
 // known is false where that cannot be seen.
 func listensOn(port int) (listening, known bool) {
 	want := fmt.Sprintf(":%04X", port)
-	for _, table := range []string{"/proc/self/net/tcp", "/proc/self/net/tcp6"} {
-		text, err := os.ReadFile(table)
+	for _, name := range []string{"/proc/self/net/tcp6", "/proc/self/net/tcp"} {
+		table, err := os.Open(name)
 		if err != nil {
 			continue
 		}
 		known = true
-		for line := range strings.Lines(string(text)) {
+		// Listeners come first, so a table of many connections is seldom read far.
+		for lines := bufio.NewScanner(table); lines.Scan() && !listening; {
 			// sl local_address rem_address st; 0A is LISTEN.
-			f := strings.Fields(line)
-			if len(f) > 3 && f[3] == "0A" && strings.HasSuffix(f[1], want) {
-				return true, true
-			}
+			f := strings.Fields(lines.Text())
+			listening = len(f) > 3 && f[3] == "0A" && strings.HasSuffix(f[1], want)
+		}
+		table.Close()
+		if listening {
+			return true, true
 		}
 	}
 	return false, known
