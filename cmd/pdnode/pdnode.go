@@ -49,8 +49,14 @@ type Config struct {
 	PrefixCaching  bool
 	AutoFence      bool
 
+	// Provider is the data plane, and Options what owner processes make their own
+	// of (Provider).
 	Provider transfer.Provider
-	// NewArena makes the memory of one rank; nil is host memory of this process.
+	Options  string
+	// Children, if set, starts one owner process per rank; Lock and Stderr are
+	// filled in. Otherwise the owners are in this process, over the memory of
+	// NewArena, or over host memory.
+	Children *owner.ChildOptions
 	NewArena func(pd.Rank) (transfer.Arena, error)
 	// Engine makes the engine over the owners' memory, with its allocator.
 	Engine func(contract *pd.Contract, digest string, memory func(pd.Rank, pd.ComponentID) []byte) (engine.PD, lease.Allocator)
@@ -71,14 +77,16 @@ type Node struct {
 	Shell *shell.Shell
 	Log   *slog.Logger
 
-	cfg     Config
-	owners  *owner.Group
-	client  *control.Client
-	control *control.Server
-	journal *journal.Journal
-	writing sync.WaitGroup
-	admin   *adminServer
-	lock    *owner.BootLock
+	cfg    Config
+	owners *owner.Group
+	// children is nil where the owners are in this process.
+	children *owner.Children
+	client   *control.Client
+	control  *control.Server
+	journal  *journal.Journal
+	writing  sync.WaitGroup
+	admin    *adminServer
+	lock     *owner.BootLock
 }
 
 // Open binds the control port, then allocates, registers and wires. After an
@@ -113,13 +121,7 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 		return nil, err
 	}
 	events := shell.NewOwnerEvents()
-	n.owners, err = owner.Open(ctx, owner.Config{
-		Peer: n.Self, Topology: cfg.Layout.Topology, Contract: &n.cfg.Contract,
-		PagesPerLayer: cfg.Layout.PagesPerLayer, RingPeriods: cfg.Layout.RingPeriods, BootstrapSlots: cfg.Layout.BootstrapSlots,
-		Provider: cfg.Provider, Hostname: cfg.Entry.TransferHostname, NewArena: cfg.NewArena,
-		AttemptTimeout: max(cfg.PD.HandoffTimeout-attemptMargin, cfg.PD.HandoffTimeout/2), Events: events,
-	})
-	if err != nil {
+	if err := n.openOwners(ctx, events); err != nil {
 		return nil, err
 	}
 	n.wire(digest, events)
@@ -129,6 +131,58 @@ func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	}
 	return n, nil
 }
+
+// openOwners allocates and registers, in this process or in one per rank.
+func (n *Node) openOwners(ctx context.Context, events owner.Events) error {
+	cfg := &n.cfg
+	if err := owner.CheckHostname(ctx, cfg.Entry.TransferHostname); err != nil {
+		return err
+	}
+	c := owner.Config{
+		Peer: n.Self, Topology: cfg.Layout.Topology, Contract: &cfg.Contract,
+		PagesPerLayer: cfg.Layout.PagesPerLayer, RingPeriods: cfg.Layout.RingPeriods, BootstrapSlots: cfg.Layout.BootstrapSlots,
+		Hostname: cfg.Entry.TransferHostname, Ports: n.lock, NewArena: cfg.NewArena,
+		AttemptTimeout: max(cfg.PD.HandoffTimeout-attemptMargin, cfg.PD.HandoffTimeout/2), Events: events, Log: n.Log,
+	}
+	if cfg.Children == nil {
+		c.Provider = cfg.Provider
+	} else {
+		o := *cfg.Children
+		o.Lock, o.Stderr = n.lock, cfg.Stderr
+		var err error
+		if n.children, err = owner.NewChildren(o); err != nil {
+			return err
+		}
+		c.Launch, c.Remote = n.children.Launch, owner.Remote{Provider: cfg.Provider.Name(), Options: cfg.Options}
+	}
+	var err error
+	if n.owners, err = owner.Open(ctx, c); err != nil || n.children == nil {
+		return err
+	}
+	return n.recordProcesses()
+}
+
+// recordProcesses tells people which processes the boot has.
+func (n *Node) recordProcesses() error {
+	pids := n.OwnerPIDs()
+	records := make([]owner.ProcessRecord, len(pids))
+	for rank, pid := range pids {
+		records[rank] = owner.ProcessRecord{Name: fmt.Sprintf("owner of rank %d", rank), PID: pid}
+	}
+	return n.lock.Record(records...)
+}
+
+// OwnerPIDs are the owner processes by rank; nil where the owners are in this
+// process.
+func (n *Node) OwnerPIDs() []int {
+	if n.children == nil {
+		return nil
+	}
+	return n.owners.ProcessIDs()
+}
+
+// Dropped counts the lines that the journal could not keep.
+func (n *Node) Dropped() uint64 { return n.journal.Dropped() }
 
 // wire makes the engine and the shell around it.
 func (n *Node) wire(digest string, events *shell.OwnerEvents) {
@@ -140,7 +194,7 @@ func (n *Node) wire(digest string, events *shell.OwnerEvents) {
 		peers[e.NodeID] = struct{}{}
 		addresses[e.NodeID] = e.ControlAddress()
 	}
-	facts := cfg.Provider.Facts()
+	facts := n.owners.Facts()
 	n.Shell = shell.New(shell.Config{
 		Node: node.Config{
 			Role: cfg.Role, Self: n.Self, Run: n.Run, Contract: &cfg.Contract, ContractDigest: digest,
@@ -249,6 +303,9 @@ func (n *Node) Close(ctx context.Context) error {
 	}
 	if n.owners != nil {
 		errs = append(errs, n.owners.Close(ctx))
+	}
+	if n.children != nil {
+		n.children.Close()
 	}
 	if n.journal != nil {
 		n.journal.Emit(journal.Event{Event: journal.ServiceStopped})

@@ -1,9 +1,9 @@
 package pdnode
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/hw-native-sys/pypto-pd/pd/strictjson"
@@ -11,28 +11,18 @@ import (
 	"github.com/hw-native-sys/pypto-pd/pd/transfer/simulator"
 )
 
-// SimulatorOptions are what flags say of the simulated data plane; the zero
-// value is an ideal one.
-type SimulatorOptions struct {
-	// BytesPerSecond is the rate of one rank's link, 0 without a limit, and
-	// Latency that of one transfer.
-	BytesPerSecond int64
-	Latency        time.Duration
-	// Faults is the path of a file of faults, "" for none; Seed draws them.
-	Faults string
-	Seed   uint64
-}
-
-// Provider is the map from names in pd.json to data planes.
-func Provider(name string, o SimulatorOptions) (transfer.Provider, error) {
+// Provider is the map from names in pd.json to data planes. It runs in the
+// process that owns the memory, and in a node to check the options. Options are
+// in the provider's own form.
+func Provider(name, options string) (transfer.Provider, error) {
 	switch name {
 	case simulator.Name:
-		faults, err := readFaults(o.Faults)
-		if err != nil {
-			return nil, err
+		var o SimulatorOptions
+		if err := strictjson.Decode([]byte(options), &o, strictjson.Limits{}); err != nil {
+			return nil, fmt.Errorf("provider %s: options: %w", name, err)
 		}
 		return simulator.New(simulator.Config{
-			Link: simulator.Link{BytesPerSecond: o.BytesPerSecond, Latency: o.Latency}, Faults: faults, Seed: o.Seed,
+			Link: simulator.Link{BytesPerSecond: o.LinkRate, Latency: time.Duration(o.LinkLatencyNanos)}, Faults: o.Faults, Seed: o.Seed,
 		})
 	case "mooncake":
 		return nil, errors.New(`provider mooncake: this build has no native data plane (libtransfer_engine.so); set "provider": "simulator" in pd.json to run without it`)
@@ -40,19 +30,28 @@ func Provider(name string, o SimulatorOptions) (transfer.Provider, error) {
 	return nil, fmt.Errorf("provider %q is unknown", name)
 }
 
-func readFaults(path string) ([]simulator.Fault, error) {
-	if path == "" {
-		return nil, nil
+// SimulatorOptions are the simulated data plane's. Each owner process counts
+// the batches of its faults by itself.
+type SimulatorOptions struct {
+	// LinkRate is the bytes per second of one rank's link, 0 without a limit.
+	LinkRate         int64             `json:"link_rate"`
+	LinkLatencyNanos int64             `json:"link_latency_ns"`
+	Seed             uint64            `json:"seed"`
+	Faults           []simulator.Fault `json:"faults"`
+}
+
+// Options puts the options of a provider in the form that Provider reads; those
+// of others than the simulator have none yet.
+func Options(name string, o SimulatorOptions) string {
+	if name != simulator.Name {
+		return "{}"
 	}
-	b, err := os.ReadFile(path)
+	if o.Faults == nil {
+		o.Faults = []simulator.Fault{}
+	}
+	b, err := json.Marshal(o)
 	if err != nil {
-		return nil, fmt.Errorf("--sim-faults: %w", err)
+		panic(err) // numbers and enums
 	}
-	var file struct {
-		Faults []simulator.Fault `json:"faults"`
-	}
-	if err := strictjson.Decode(b, &file, strictjson.Limits{}); err != nil {
-		return nil, fmt.Errorf("--sim-faults %s: %w", path, err)
-	}
-	return file.Faults, nil
+	return string(b)
 }

@@ -101,11 +101,13 @@ func (s *settings) size() error {
 		return invalid("%v", err)
 	}
 	for _, n := range []struct {
-		name     string
-		v, most  int
+		name    string
+		v, most int
 	}{
-		{"pool_tokens", s.PoolTokens, 1 << 24}, {"step_tokens", s.StepTokens, pd.MaxModelTokens},
-		{"sequences", s.Sequences, 4096}, {"max_model_tokens", s.MaxModelTokens, pd.MaxModelTokens},
+		{"pool_tokens", s.PoolTokens, 1 << 24},
+		{"step_tokens", s.StepTokens, pd.MaxModelTokens},
+		{"sequences", s.Sequences, 4096},
+		{"max_model_tokens", s.MaxModelTokens, pd.MaxModelTokens},
 	} {
 		if n.v < 1 || n.v > n.most {
 			return invalid("%s %d: want 1..%d", n.name, n.v, n.most)

@@ -312,4 +312,3 @@ func (m *memory) idle() bool {
 	defer m.mu.Unlock()
 	return len(m.granted)+len(m.asked)+len(m.pins) == 0
 }
-

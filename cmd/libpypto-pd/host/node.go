@@ -157,14 +157,15 @@ func (n *Node) Start(ctx context.Context) error {
 		}
 	}
 	s := n.settings
-	provider, err := pdnode.Provider(s.pd.Provider, pdnode.SimulatorOptions{})
+	options := pdnode.Options(s.pd.Provider, pdnode.SimulatorOptions{Seed: 1})
+	provider, err := pdnode.Provider(s.pd.Provider, options)
 	if err != nil {
 		return err
 	}
 	n.node, err = pdnode.Open(ctx, pdnode.Config{
 		Program: "libpypto-pd", PD: s.pd, Entry: s.entry, Role: s.Role,
 		Adapter: s.adapter, Contract: s.contract, Layout: s.layout, ServedModel: s.ServedModel, MaxModelTokens: s.MaxModelTokens,
-		PrefixCaching: s.PrefixCaching, AutoFence: s.AutoFence, Provider: provider,
+		PrefixCaching: s.PrefixCaching, AutoFence: s.AutoFence, Provider: provider, Options: options,
 		NewArena: func(r pd.Rank) (transfer.Arena, error) { return arena(n.arenas[r]), nil },
 		Engine: func(*pd.Contract, string, func(pd.Rank, pd.ComponentID) []byte) (engine.PD, lease.Allocator) {
 			return orders{n}, n.memory

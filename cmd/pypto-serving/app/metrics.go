@@ -84,7 +84,7 @@ func replicaMetrics(r *replica) edge.Handler {
 func pdMetrics(n *pdNode) edge.Handler {
 	return handler(func(out chan<- prometheus.Metric) {
 		engineMetrics(out, n.engine.Stats())
-		v := n.shell.Snapshot()
+		v := n.node.Shell.Snapshot()
 		pageMetrics(out, v.Pages)
 		gauge(out, metricActive, v.Capacity.Active)
 		gauge(out, metricCapacity, v.Capacity.Limit)
@@ -100,7 +100,7 @@ func pdMetrics(n *pdNode) edge.Handler {
 		counter(out, metricChunks, chunks)
 		counter(out, metricMoved, bytes)
 		counter(out, metricReserveHits, hits)
-		counter(out, metricDropped, int64(n.journal.Dropped()))
+		counter(out, metricDropped, int64(n.node.Dropped()))
 	})
 }
 
