@@ -95,6 +95,8 @@ type Health struct {
 	Reason string `json:"reason"`
 	Boot   string `json:"boot_id"`
 	Pins   int    `json:"pins"`
+	// OwnerPIDs are the node's owner processes, by rank; none if it is its own.
+	OwnerPIDs []int `json:"owner_pids"`
 }
 
 // Health asks the node how it is.
