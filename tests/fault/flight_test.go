@@ -184,8 +184,9 @@ var (
 // in what is tested they are patient: longer than a busy machine ever leaves a
 // process without a turn. Where its end is what is tested they are hasty.
 const (
-	patient = 60
-	hasty   = 10
+	patient        = 60
+	hasty          = 10
+	handoffSeconds = hasty
 )
 
 // start starts the pair to which a stage will happen.

@@ -26,8 +26,8 @@ func apart(t *testing.T, handoffSeconds, requestSeconds int) (c *cluster.Cluster
 	return c, networks[0], networks[1]
 }
 
-// moving is a request of which a chunk is on its way.
-func moving(t *testing.T, c *cluster.Cluster, seed string, stream bool) (*flight, string) {
+// chunkMoves is a request of which a chunk is on its way.
+func chunkMoves(t *testing.T, c *cluster.Cluster, seed string, stream bool) (*flight, string) {
 	t.Helper()
 	s := stage{name: "while a chunk moves", prompt: 384, max: 16, reached: func(t *testing.T, c *cluster.Cluster, id string) (passed bool) {
 		cluster.Eventually(t, func() error {
@@ -61,7 +61,7 @@ func TestControlCallsThatAreLost(t *testing.T) {
 		t.Parallel()
 		c, prefill, decode := apart(t, patient, 60)
 		for i, stream := range []bool{true, false} {
-			f, id := moving(t, c, fmt.Sprint("a while ", i, " "), stream)
+			f, id := chunkMoves(t, c, fmt.Sprint("a while ", i, " "), stream)
 			prefill.LoseControl(t, decode)
 			await(t, c.Prefill[0], id, journal.Transfer)
 			decode.Heal(t)
@@ -76,7 +76,7 @@ func TestControlCallsThatAreLost(t *testing.T) {
 	t.Run("for too long", func(t *testing.T) {
 		t.Parallel()
 		c, prefill, decode := apart(t, hasty, 60)
-		f, id := moving(t, c, "too long", true)
+		f, id := chunkMoves(t, c, "too long", true)
 		prefill.LoseControl(t, decode)
 		lost := time.Now()
 		f.wantError(t)
@@ -109,7 +109,7 @@ func TestNodeThatIsCutOff(t *testing.T) {
 			c, p, d := apart(t, patient, 60)
 			n, network := side(c, p, d)
 			for i, stream := range []bool{true, false} {
-				f, _ := moving(t, c, fmt.Sprint("a while ", i, " "), stream)
+				f, _ := chunkMoves(t, c, fmt.Sprint("a while ", i, " "), stream)
 				network.CutOff(t)
 				silent(t, n.URL())
 				network.Heal(t)
@@ -129,7 +129,7 @@ func TestNodeThatIsCutOff(t *testing.T) {
 			t.Parallel()
 			c, p, d := apart(t, hasty, 60)
 			_, network := side(c, p, d)
-			f, id := moving(t, c, "too long", true)
+			f, id := chunkMoves(t, c, "too long", true)
 			network.CutOff(t)
 			lost := time.Now()
 			f.wantError(t)
