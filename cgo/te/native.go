@@ -184,16 +184,15 @@ func (e *Engine) Submit(op Opcode, requests []Request, owner handle.Handle) erro
 		C.free(unsafe.Pointer(b))
 		return errors.New("allocateBatchID: the library has no batch to give")
 	}
-	refusal := &Error{Call: "submitTransfer", Code: int(code)}
-	if refusal.Refused() {
+	if code == C.PYPTO_TE_CODE_INVALID_ARGUMENT || code == C.PYPTO_TE_CODE_TOO_MANY_REQUESTS {
 		C.free(unsafe.Pointer(b))
-		return refusal
+		return &Error{Call: "submitTransfer", Code: int(code)}
 	}
 	e.mu.Lock()
 	e.submitted = append(e.submitted, b)
 	e.mu.Unlock()
 	if code != 0 {
-		return refusal
+		return &Error{Call: "submitTransfer", Code: int(code)}
 	}
 	return nil
 }

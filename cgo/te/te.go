@@ -137,13 +137,18 @@ var codeNames = map[int]string{
 // Error prints "call: code n (meaning): text".
 func (e *Error) Error() string {
 	text := fmt.Sprintf("%s: code %d", e.Call, e.Code)
-	if name := codeNames[max(e.Code, -e.Code)]; name != "" {
+	if name := codeNames[max(e.Code, -e.Code)]; name != "" && !e.blunt() {
 		text += " (" + name + ")"
 	}
 	if e.Text != "" {
 		text += ": " + e.Text
 	}
 	return text
+}
+
+// blunt says that the call knows one code only, for whatever went wrong.
+func (e *Error) blunt() bool {
+	return e.Call == "createTransferEngine" || e.Call == "openSegmentNoCache"
 }
 
 // Refused says that a submit call was refused as a whole: nothing of it was
