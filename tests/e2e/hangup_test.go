@@ -126,7 +126,7 @@ var stages = []stage{
 	},
 }
 
-// Behaviour 134, 153, 170: a client that leaves, in whatever stage, costs
+// Case B03. Behaviours 134, 153, 170: a client that leaves, in whatever stage, costs
 // nothing: both nodes are soon idle, not gated, and the next text is exact.
 func TestClientThatLeavesCostsNothing(t *testing.T) {
 	t.Parallel()
