@@ -15,7 +15,12 @@ import (
 // The specification numbers behaviours. A test that shows one names it in a
 // comment, "Behaviour 29" or "Behaviours 40, 51 and 52"; stories in testdata do
 // the same. This list is what the project claims to have shown.
-const shown = "1-11 13-21 27-59 61-65 68-72 74-80 81-88 91-108 110 126-130 132-138 150-155 157-159 161-180"
+const shown = "1-11 13-21 27-59 61-65 68-72 74-80 81-88 91-108 110 126-130 132-138 150-159 161-180"
+
+// What went wrong elsewhere is a case of the case-book. A test that shows what
+// becomes of it here is named after it and has a comment "Case B02" or "Cases B03,
+// B04 and B10". These must have one.
+const shownCases = "B02 B03 B04 B05 B06 B10 B11 B22 B24 B27 B29"
 
 // Numbers that decisions of the design have made void or that are shown under
 // another number.
@@ -25,6 +30,8 @@ var void = map[int]bool{
 
 var (
 	mention = regexp.MustCompile(`(?i)behaviours?\s+(\d[\d,\s/#-]*(?:(?:and|to)[\s/#]*\d[\d,\s/#-]*)*)`)
+	cases   = regexp.MustCompile(`(?i)cases?((?:\s*(?:,|and)?\s*B\d\d\b)+)`)
+	oneCase = regexp.MustCompile(`B\d\d`)
 	numbers = regexp.MustCompile(`(\d+)(?:\s*(?:-|to)\s*(\d+))?`)
 )
 
@@ -43,8 +50,9 @@ func mentioned(text string, into map[int]bool) {
 	}
 }
 
-func TestClaimedBehavioursHaveATest(t *testing.T) {
-	found := map[int]bool{}
+// eachTest gives every text in which a test may name what it shows.
+func eachTest(t *testing.T, f func(text string)) {
+	t.Helper()
 	require.NoError(t, filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -58,10 +66,15 @@ func TestClaimedBehavioursHaveATest(t *testing.T) {
 		}
 		text, err := os.ReadFile(path)
 		if err == nil {
-			mentioned(string(text), found)
+			f(string(text))
 		}
 		return err
 	}))
+}
+
+func TestClaimedBehavioursHaveATest(t *testing.T) {
+	found := map[int]bool{}
+	eachTest(t, func(text string) { mentioned(text, found) })
 	claimed := map[int]bool{}
 	for _, span := range strings.Fields(shown) {
 		mentioned("behaviour "+span, claimed)
@@ -73,6 +86,39 @@ func TestClaimedBehavioursHaveATest(t *testing.T) {
 		}
 	}
 	require.Empty(t, missing, "claimed, and no test carries the number")
+}
+
+func mentionedCases(text string, into map[string]bool) {
+	for _, m := range cases.FindAllStringSubmatch(text, -1) {
+		for _, c := range oneCase.FindAllString(m[1], -1) {
+			into[c] = true
+		}
+	}
+}
+
+func TestClaimedCasesHaveATest(t *testing.T) {
+	found := map[string]bool{}
+	eachTest(t, func(text string) { mentionedCases(text, found) })
+	for _, c := range strings.Fields(shownCases) {
+		require.True(t, found[c], "case %s is claimed, and no test names it", c)
+	}
+}
+
+func TestMentionsOfCasesAreRead(t *testing.T) {
+	for text, want := range map[string][]string{
+		"// Case B02: the failure":       {"B02"},
+		"// Cases B03, B04 and B10: a":   {"B03", "B04", "B10"},
+		"// Behaviour 156, Case B10: it": {"B10"},
+		"// B02 is no mention.":          nil,
+		"// In that case B is refused.":  nil,
+	} {
+		got := map[string]bool{}
+		mentionedCases(text, got)
+		require.Len(t, got, len(want), text)
+		for _, c := range want {
+			require.True(t, got[c], text)
+		}
+	}
 }
 
 func TestMentionsAreRead(t *testing.T) {

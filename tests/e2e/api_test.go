@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"net"
 	"path/filepath"
 	"strings"
@@ -76,22 +77,52 @@ func TestEveryKindOfRequestIsAnsweredAsByOneProcess(t *testing.T) {
 }
 
 // Behaviour 171, 172: a prefill that goes on, and a generation that goes on,
-// may take many times longer than the handoff timeout.
+// may take many times longer than the handoff timeout, for which one step alone
+// lasts here.
 func TestWhatGoesOnMayTakeLongerThanTheHandoffTimeout(t *testing.T) {
 	t.Parallel()
-	combined := cluster.SharedCombined(t)
-	c := cluster.Start(t, cluster.Options{
-		PLayout: "dp2tp1", DLayout: "dp2tp1", HandoffSeconds: 1,
-		PrefillFlags: []string{"--sim-prefill-rate", "200"}, DecodeFlags: []string{"--sim-decode-rate", "10"},
-	})
+	const handoffSeconds = 2
 	for _, stream := range []bool{true, false} {
-		q := cluster.Completion{Prompt: cluster.Prompt(map[bool]string{true: "s", false: "w"}[stream], 500), Max: 64, Stream: stream}
-		began := time.Now()
-		require.Equal(t, combined.Text(t, q), cluster.MustComplete(t, c.URL, q).Text)
-		require.Greater(t, time.Since(began), 3*time.Second, "the request was not slow")
+		t.Run(fmt.Sprint("stream ", stream), func(t *testing.T) {
+			t.Parallel()
+			combined := cluster.SharedCombined(t)
+			c := cluster.Start(t, cluster.Options{
+				PLayout: "dp2tp1", DLayout: "dp2tp1", HandoffSeconds: handoffSeconds,
+				PrefillFlags: []string{"--sim-prefill-rate", "50"}, DecodeFlags: []string{"--sim-decode-rate", "10"},
+			})
+			q := cluster.Completion{Prompt: cluster.Prompt("goes on", 1024), Max: 64, Stream: stream}
+			began := time.Now()
+			require.Equal(t, combined.Text(t, q), cluster.MustComplete(t, c.URL, q).Text)
+			require.Greater(t, time.Since(began), 10*handoffSeconds*time.Second, "the request was not slow")
+			c.AssertIdle(t)
+			require.Zero(t, c.Decode[0].Count(t, journal.HandoffFailed))
+		})
+	}
+}
+
+// Behaviour 169: an answer ends when the memory of its request is free, and not
+// before, also where the first token ends it: who has read the end finds nothing
+// of the request on decode.
+func TestAnswerEndsWhenItsMemoryIsFree(t *testing.T) {
+	t.Parallel()
+	c := cluster.Start(t, cluster.Options{PLayout: "dp2tp1", DLayout: "dp2tp1", DecodeFlags: []string{"--no-enable-prefix-caching"}})
+	decode := c.Decode[0]
+	free := func() int {
+		m, err := cluster.Metrics(decode.URL())
+		require.NoError(t, err)
+		return int(m.Sum("pypto_pd_pages", "state", "free"))
+	}
+	atStart := free()
+	require.Positive(t, atStart)
+	for i := range 12 {
+		q := cluster.Completion{Prompt: cluster.Prompt(fmt.Sprint("ends ", i, " "), 140), Max: 1 + 7*(i%2), Stream: i%3 == 0}
+		cluster.MustComplete(t, c.URL, q)
+		said, err := decode.Describe() // asked once
+		require.NoError(t, err)
+		require.Zero(t, said.Capacity.Active+said.Capacity.Reservations, "request %d of %d tokens: %+v", i, q.Max, said.Capacity)
+		require.Equal(t, atStart, free(), "request %d of %d tokens", i, q.Max)
 	}
 	c.AssertIdle(t)
-	require.Zero(t, c.Decode[0].Count(t, journal.HandoffFailed))
 }
 
 // Everything works over IPv6 too.

@@ -17,7 +17,7 @@ import (
 func dying(t *testing.T, prefillRate, linkRate string) *cluster.Cluster {
 	t.Helper()
 	return cluster.Start(t, cluster.Options{
-		PLayout: "dp2tp1", DLayout: "dp2tp1", HandoffSeconds: 5, ExpectErrors: true,
+		PLayout: "dp2tp1", DLayout: "dp2tp1", HandoffSeconds: 10, ExpectErrors: true,
 		PrefillFlags: []string{"--sim-prefill-rate", prefillRate, "--sim-link-rate", linkRate},
 		DecodeFlags:  []string{"--sim-decode-rate", "40"},
 	})
@@ -54,7 +54,7 @@ func TestDecodeNodeThatDiesWhileItStreamsIsAnExplicitError(t *testing.T) {
 
 func TestDecodeNodeThatDiesUnderATransferLeavesPrefillServing(t *testing.T) {
 	t.Parallel()
-	c := dying(t, "0", "40000")
+	c := dying(t, "0", "20000")
 	client := cluster.Dial(t, c.URL, cluster.Completion{Prompt: cluster.Prompt("doomed", 128), Max: 8, Stream: true})
 	await(t, c.Prefill[0], handoff(t, c.Prefill[0], 0), journal.ChunkSubmitted)
 	c.Decode[0].Kill()
@@ -84,7 +84,7 @@ func TestPrefillNodeThatDiesWhileNothingMovesGatesNobody(t *testing.T) {
 // holds their memory and takes nothing new. Its own restart ends that.
 func TestPrefillNodeThatDiesUnderATransferGatesDecode(t *testing.T) {
 	t.Parallel()
-	c := dying(t, "0", "40000")
+	c := dying(t, "0", "20000")
 	client := cluster.Dial(t, c.URL, cluster.Completion{Prompt: cluster.Prompt("doomed", 128), Max: 8, Stream: true})
 	await(t, c.Prefill[0], handoff(t, c.Prefill[0], 0), journal.ChunkSubmitted)
 	c.Prefill[0].Kill()
@@ -122,13 +122,14 @@ func TestPrefillNodeThatDiesUnderATransferGatesDecode(t *testing.T) {
 	restart(t, c, decode)
 }
 
-// Behaviour 177: a node that is gated leaves the others serving.
+// Behaviour 177: a node that is gated leaves the others serving, with what they
+// have cached.
 func TestGatedNodeLeavesTheOthersServing(t *testing.T) {
 	t.Parallel()
 	combined := cluster.SharedCombined(t)
 	c := cluster.Start(t, cluster.Options{
-		Prefills: 2, Decodes: 2, PLayout: "dp2tp1", DLayout: "dp2tp1", HandoffSeconds: 5, ExpectErrors: true,
-		PrefillFlags: []string{"--sim-link-rate", "40000"},
+		Prefills: 2, Decodes: 2, PLayout: "dp1tp1", DLayout: "dp1tp1", HandoffSeconds: 10, ExpectErrors: true,
+		PrefillFlags: []string{"--sim-link-rate", "20000"},
 	})
 	client := cluster.Dial(t, c.URL, cluster.Completion{Prompt: cluster.Prompt("doomed", 128), Max: 8, Stream: true})
 	var victim, gated *cluster.Node
@@ -160,6 +161,13 @@ func TestGatedNodeLeavesTheOthersServing(t *testing.T) {
 	for i := range 4 {
 		q := cluster.Completion{Prompt: cluster.Prompt(fmt.Sprint("others ", i), 40), Max: 8, Stream: i%2 == 0}
 		require.Equal(t, combined.Text(t, q), cluster.MustComplete(t, c.URL, q).Text)
+	}
+	// Prefixes that were cached before are still hit.
+	for i := range 2 {
+		q := cluster.Completion{Prompt: cluster.Prompt("shared by others ", 300), Max: 8}
+		a := cluster.MustComplete(t, c.URL, q)
+		require.Equal(t, combined.Text(t, q), a.Text)
+		require.Equal(t, i > 0, a.CachedTokens >= 128, "%d cached tokens, request %d", a.CachedTokens, i)
 	}
 	gated.Kill() // it would wait for the writes until its drain time is over
 }

@@ -136,7 +136,7 @@ func TestClientThatLeavesCostsNothing(t *testing.T) {
 			combined := cluster.SharedCombined(t)
 			c := cluster.Start(t, cluster.Options{
 				PLayout: "dp2tp2", DLayout: "dp2tp2",
-				PrefillFlags: []string{"--sim-prefill-rate", "500", "--sim-link-rate", "40000"},
+				PrefillFlags: []string{"--sim-prefill-rate", "500", "--sim-link-rate", "15000"},
 				DecodeFlags:  []string{"--sim-decode-rate", "40"},
 			})
 			number := 0

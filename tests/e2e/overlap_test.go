@@ -63,9 +63,9 @@ func TestRequestsInOnePrefillBatchHaveTheirOwnTexts(t *testing.T) {
 	c := cluster.Start(t, cluster.Options{
 		PLayout: "dp2tp2", DLayout: "dp4tp1", PrefillFlags: []string{"--sim-prefill-rate", "1000"},
 	})
-	// The first one occupies the engine for half a second, in which the others
-	// arrive and wait for the same next step.
-	first := cluster.Completion{Prompt: cluster.Prompt("first", 512), Max: 16}
+	// The first one occupies the engine for two seconds, in which the others arrive
+	// and wait for the same next step.
+	first := cluster.Completion{Prompt: cluster.Prompt("first", 2048), Max: 16}
 	others := []cluster.Completion{
 		{Prompt: cluster.Prompt("second", 300), Max: 24, Stream: true},
 		{Prompt: cluster.Prompt("third", 129), Max: 24},

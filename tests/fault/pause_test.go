@@ -79,7 +79,7 @@ func TestStoppedProcessThatGoesOnInTime(t *testing.T) {
 	}
 }
 
-// A node that stands still for longer than the others' patience: its client has
+// Behaviour 171: a node that stands still for longer than the others' patience: its client has
 // an explicit error, and when it goes on it learns what became of its request
 // and serves again without a restart.
 func TestStoppedProcessThatGoesOnTooLate(t *testing.T) {

@@ -154,6 +154,9 @@ func (a *Answer) take(b *answerBody) error {
 		a.Finish += c.Finish
 	}
 	if u := b.Usage; u != nil {
+		if a.CompletionTokens > 0 {
+			return errors.New("two usages in one answer")
+		}
 		a.PromptTokens, a.CompletionTokens, a.CachedTokens = u.Prompt, u.Completion, u.Details.Cached
 	}
 	return nil
