@@ -24,6 +24,8 @@ func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv(decodeProcess) != "":
 		os.Exit(runDecodeProcess())
+	case os.Getenv(foreignProcess) != "":
+		os.Exit(runForeignProcess())
 	case os.Getenv(nodeProcess) != "":
 		os.Exit(runNodeProcess())
 	case os.Getenv(ownerProcess) != "":

@@ -46,8 +46,11 @@ type Process struct {
 	// Ended is closed once the process has ended; How then says how.
 	Ended <-chan struct{}
 	How   func() error
-	// Kill ends the process at once.
+	// Kill ends the process at once. What is foreign it only lets go.
 	Kill func()
+	// Foreign: the process is not the node's, and lives on when the node has hung
+	// up.
+	Foreign bool
 }
 
 // remote is the owner of one rank behind a connection.
@@ -119,8 +122,12 @@ func openRemote(ctx context.Context, log *slog.Logger, c *Config, rank pd.Rank) 
 			return o, nil
 		}
 	}
-	if ctx.Err() != nil {
-		err = context.Cause(ctx) // whatever else it looks like from here
+	// Whatever else a connection that was cut for it looks like from here.
+	switch ctx.Err() {
+	case context.Canceled:
+		err = context.Cause(ctx)
+	case context.DeadlineExceeded:
+		err = pd.Errorf(pd.CodeDeadline, "", "process %d has not allocated and registered its memory within %v", p.PID, startTimeout)
 	}
 	return nil, fail(errors.Join(err, r.abandon()))
 }
@@ -232,6 +239,10 @@ func (r *remote) finish(gently bool) {
 	r.link.conn.Close()
 	if r.process.Memory != nil {
 		r.process.Memory.Close()
+	}
+	if r.process.Foreign {
+		r.process.Kill()
+		return
 	}
 	if !gently {
 		r.process.Kill()
