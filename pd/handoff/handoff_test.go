@@ -147,7 +147,7 @@ func decodeIn(t *testing.T, state string, ev handoff.EventKind) *handoff.Decode 
 	return d
 }
 
-// The tables in doc.go are the behaviour: each row happens with its effects,
+// Behaviour 97: the tables in doc.go are the behaviour: each row happens with its effects,
 // and every pair that is in no row is refused and changes nothing.
 func TestTablesAreTheBehaviour(t *testing.T) {
 	type machine interface {
