@@ -1,0 +1,7 @@
+// Package abi holds our headers of foreign C libraries to the facts: a
+// compiler checks layouts, numbers and prototypes, against constants always
+// and against the library's own header where PYPTO_MOONCAKE_INCLUDE names its
+// folder; a C program asks the library what it does, through nothing but the
+// header. It is the fake library that is asked, and the real one where
+// PYPTO_MOONCAKE_LIBRARY names it.
+package abi
