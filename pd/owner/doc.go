@@ -29,9 +29,8 @@
 //   - NoSubmitAfterFact: once a stop fact of a handoff was stated, nothing is
 //     submitted for it.
 //   - FactOnlyFromSealedOwner: a stop fact is stated only when the handoff is
-//     sealed on every rank and everything that was accepted for it is settled.
-//     A rank that is lost before it said so makes it Unknown, if it ever had a
-//     part of the handoff.
+//     sealed on every rank that had a part of it and everything that was accepted
+//     for it is settled. One that is lost before it said so makes it Unknown.
 //   - FenceThenSilence: Fence returned nil only after every rank's engine said
 //     that no earlier write lands.
 //   - SourceStableUntilSourceDone: a chunk is reported source-free only when

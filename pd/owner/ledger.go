@@ -20,17 +20,17 @@ type handoff struct {
 	ranks  map[pd.Rank]struct{}    // every rank that was ever given a job of it
 	// open counts the accepted chunks that are not settled.
 	//
-	// unsealed are the ranks whose word that they are sealed is still to come.
+	// unsealed are the ranks, of those, whose word that they are sealed is still to come.
 	//
 	// Invariant FactOnlyFromSealedOwner: a fact is stated only while sealed,
 	// unsealed is empty and open == 0. A chunk is open from before its first job is
 	// queued until the last of its units is settled, so nothing can be posted after
 	// that. A rank that is gone says nothing: if it was given a job, the fact is
-	// Unknown.
+	// Unknown. A rank that was not has nothing to say.
 	unsealed map[pd.Rank]struct{}
 	open     int
 	worst    pd.Settlement
-	// told: every rank was told to seal.
+	// told: the ranks were told to seal.
 	told bool
 	// forget: drop the record once nothing is open.
 	forget bool
@@ -168,11 +168,8 @@ func (g *Group) stoppedLocked(h *handoff) {
 // dropLocked ends a record that has nothing open.
 func (g *Group) dropLocked(h *handoff) {
 	delete(g.handoffs, h.id)
-	for rank, r := range g.ranks {
-		_, given := h.ranks[pd.Rank(rank)]
-		if given || h.told {
-			r.forget(h.id)
-		}
+	for rank := range h.ranks {
+		g.ranks[rank].forget(h.id)
 	}
 }
 
@@ -218,23 +215,20 @@ func (g *Group) Seal(id pd.HandoffID) error {
 	return nil
 }
 
-// sealLocked makes the group, and then every rank, refuse what is new.
+// sealLocked makes the group, and then every rank that was given a part, refuse
+// what is new. The other ranks have nothing of it and get nothing any more.
 func (g *Group) sealLocked(h *handoff) {
 	h.sealed.Store(true)
 	if h.told {
 		return
 	}
 	h.told = true
-	for rank, r := range g.ranks {
-		rank := pd.Rank(rank)
-		_, given := h.ranks[rank]
+	for rank := range h.ranks {
 		switch {
-		case g.gone[rank] == nil:
-			if !r.seal(h.id) {
-				h.unsealed[rank] = struct{}{}
-			}
-		case given:
+		case g.gone[rank] != nil:
 			h.worst = pd.Uncertain // its seal can never be heard of
+		case !g.ranks[rank].seal(h.id):
+			h.unsealed[rank] = struct{}{}
 		}
 	}
 }
@@ -269,9 +263,7 @@ func (g *Group) lost(rank pd.Rank, why error) {
 			continue // sealed already, or never told: see sealLocked
 		}
 		delete(h.unsealed, rank)
-		if _, given := h.ranks[rank]; given {
-			h.worst = pd.Uncertain
-		}
+		h.worst = pd.Uncertain
 		g.stoppedLocked(h)
 	}
 }

@@ -32,17 +32,26 @@ func everyMessage() map[bool][]message {
 			targetMessage{ID: 9, Node: "d0", Boot: "00112233445566778899aabbccddeeff", Rank: 1, Epoch: 2, Endpoint: "x:1", Regions: []pd.Region{{Component: "kv", Bytes: 128, Envelope: "e"}}},
 			retireMessage{ID: 9},
 			writeMessage{Job: 1, Target: 9, Handoff: someHandoff, Chunk: 4, Total: 3, Segments: []wireSegment{{component: 1, source: 64, target: 1 << 40, length: 64}, {target: 128, length: 1 << 30}}},
-			sealMessage{Handoff: someHandoff}, forgetMessage{Handoff: someHandoff},
-			fenceMessage{TimeoutNanos: 1e9, UsedPorts: []int{}}, pingMessage{}, closeMessage{},
-			copyMessage{Component: 1, Offset: 64, Length: 3, Data: []byte("abc")}, copyMessage{Offset: 1 << 40, Length: maxCopyBytes},
+			sealMessage{Handoff: someHandoff},
+			forgetMessage{Handoff: someHandoff},
+			fenceMessage{TimeoutNanos: 1e9, UsedPorts: []int{}},
+			pingMessage{},
+			closeMessage{},
+			copyMessage{Component: 1, Offset: 64, Length: 3, Data: []byte("abc")},
+			copyMessage{Offset: 1 << 40, Length: maxCopyBytes},
 		},
 		false: {
 			startedMessage{Life: life, Facts: factsMessage{FenceProves: true, Build: "b"}, Regions: made},
 			refusedMessage{Code: pd.CodeInvalidConfig, Text: "why"},
 			beganMessage{Job: 1},
 			settledMessage{Job: 1, First: 2, Count: 3, Outcome: outcome{settlement: pd.Failed, sourceFree: true, detail: "d"}},
-			sealedMessage{Handoff: someHandoff}, fencedMessage{Life: &life}, fencedMessage{Code: pd.CodeDeadline, Text: "hangs"},
-			pongMessage{}, copiedMessage{Data: []byte("abc")}, copiedMessage{Text: "no"}, closedMessage{},
+			sealedMessage{Handoff: someHandoff},
+			fencedMessage{Life: &life},
+			fencedMessage{Code: pd.CodeDeadline, Text: "hangs"},
+			pongMessage{},
+			copiedMessage{Data: []byte("abc")},
+			copiedMessage{Text: "no"},
+			closedMessage{},
 		},
 	}
 }
@@ -414,8 +423,11 @@ func TestOnlySealedMemoryIsShared(t *testing.T) {
 	_, err = a.Allocate("late", 1)
 	require.ErrorIs(t, err, pd.CodeOwnerLost)
 	for _, bad := range []madeInto{
-		{Component: "kv", Bytes: 100, Offset: 2}, {Component: "kv", Bytes: 2 * pageBytes, Offset: pageBytes + 1}, {Component: "kv", Bytes: -1, Offset: 1},
-		{Component: "kv", Bytes: 1, Offset: 1 + 1<<40}, {Component: "kv", Bytes: 1 << 62, Offset: 1},
+		{Component: "kv", Bytes: 100, Offset: 2},
+		{Component: "kv", Bytes: 2 * pageBytes, Offset: pageBytes + 1},
+		{Component: "kv", Bytes: -1, Offset: 1},
+		{Component: "kv", Bytes: 1, Offset: 1 + 1<<40},
+		{Component: "kv", Bytes: 1 << 62, Offset: 1},
 	} {
 		_, blocks, err := adoptShared(f, []madeInto{bad})
 		require.ErrorIs(t, err, pd.CodeMalformed)

@@ -63,7 +63,6 @@ type server struct {
 
 	mu     sync.Mutex
 	outbox []message
-	over   bool
 }
 
 // Serve runs the owner of one rank until its node closes it or hangs up, or the
@@ -249,7 +248,7 @@ func (s *server) take(m message) error {
 		}
 		flag.Store(true)
 		s.agent.seal(m.Handoff)
-		s.tell(sealedMessage{Handoff: m.Handoff})
+		s.tell(sealedMessage(m))
 	case forgetMessage:
 		delete(s.sealing, m.Handoff)
 	case fenceMessage:

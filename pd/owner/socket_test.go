@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -205,4 +206,23 @@ func TestLongJobTakesSeveralFrames(t *testing.T) {
 	require.NoError(t, from.Submit(w))
 	requireAll(t, pd.Done, from.settled(w))
 	to.requireMemory(want)
+}
+
+// An owner process whose engine says nothing more is given up, although the
+// process answers.
+func TestOwnerWhoseEngineHangsIsLost(t *testing.T) {
+	o := sideOptions{timeout: 400 * time.Millisecond}.withDefaults(t)
+	c := o.config(nil)
+	c.ConnectTimeout = 200 * time.Millisecond
+	c.Provider = tongue{simulated(t), func(transfer.Verdict) []transfer.Verdict { return nil }}
+	behindSockets(&c)
+	from, to := startSide(t, o, c), newSide(t, sideOptions{name: "d0"})
+	from.knows(to)
+	w := simple(pd.NewHandoffID(), 0, from, to)
+	require.NoError(t, from.Submit(w))
+	e := from.settled(w)
+	requireAll(t, pd.Uncertain, e)
+	require.False(t, e.SourceFree)
+	require.ErrorContains(t, from.lost(0).Err, "has said nothing of 1 open jobs")
+	require.Equal(t, pd.Unknown, from.stopped(w.Handoff))
 }

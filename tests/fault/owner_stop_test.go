@@ -76,3 +76,28 @@ func TestShortPauseOfAnOwnerProcess(t *testing.T) {
 		require.Zero(t, n.Count(t, "OWNER_LOST"), n.Label)
 	}
 }
+
+// A service manager tells every process of a node to stop: the owners stay for as
+// long as the node needs them, and end with it.
+func TestOwnerProcessesOutliveTheSignalToStop(t *testing.T) {
+	t.Parallel()
+	c := owned(t, 1)
+	f, _, prefill, decode := onTheWay(t, c, "stops")
+	var owners []int
+	for _, n := range []*cluster.Node{prefill, decode} {
+		for rank := range 2 {
+			pid := ownerOf(t, n, rank)
+			owners = append(owners, pid)
+			require.NoError(t, syscall.Kill(pid, syscall.SIGTERM))
+		}
+		n.Signal(syscall.SIGTERM)
+	}
+	f.wantText(t)
+	for _, n := range []*cluster.Node{prefill, decode} {
+		require.Zero(t, n.Wait(t), n.Label)
+		require.Zero(t, n.Count(t, "OWNER_LOST"), n.Label)
+	}
+	for _, pid := range owners {
+		ends(t, pid)
+	}
+}

@@ -155,6 +155,10 @@ func (r *receipt) print(e config.Entry, stdout io.Writer) {
 	}
 	fmt.Fprintf(stdout, "%s node %s: %s (%d pages released, %d held)\n", e.Role, e.NodeID, text, r.Released, r.Held)
 	for _, g := range r.Gates {
+		if g.Handoff == "" {
+			fmt.Fprintf(stdout, "  gated: %s\n", g.Why)
+			continue
+		}
 		fmt.Fprintf(stdout, "  gated by request %s, handoff %s with %s: %d pages: %s\n", g.Request, g.Handoff, g.Peer, g.Pages, g.Why)
 	}
 }
