@@ -1,8 +1,11 @@
 package fault
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -74,6 +77,59 @@ func TestRouterThatEndsUnderLoad(t *testing.T) {
 	tenOfTen(t, c, "after")
 }
 
+// A slot is taken until its node has said that the request is over there: a node
+// that stands still is asked again and again, one with a new life has no slot of
+// the old.
+func TestSlotIsTakenUntilItsNodeHasAnswered(t *testing.T) {
+	t.Parallel()
+	for _, restart := range []bool{false, true} {
+		t.Run(fmt.Sprint("restart ", restart), func(t *testing.T) {
+			t.Parallel()
+			c := streams.start(t, hasty)
+			decode := c.Decode[0]
+			known := decode.Count(t, journal.HandoffCreated)
+			client := cluster.Dial(t, c.URL, cluster.Completion{Prompt: cluster.Prompt("left", 64), Max: 400, Stream: true})
+			client.Line(t, "data: ")
+			id := handoff(t, decode, known)
+			stop(t, decode.Process)
+			client.Close()
+			cluster.Eventually(t, func() error {
+				h, err := c.RouterHealth()
+				if err == nil && (h.Active != 0 || h.Nodes[0].Active != 0 || h.Nodes[1].Unconfirmed != 1) {
+					err = fmt.Errorf("/health is %+v", h)
+				}
+				return err
+			})
+			// Asked once without an answer.
+			cluster.Eventually(t, func() error {
+				if !strings.Contains(c.Router.Stderr(), `msg="abort unconfirmed"`) {
+					return errors.New("the router has not given a question up")
+				}
+				return nil
+			})
+			h, err := c.RouterHealth()
+			require.NoError(t, err)
+			require.Equal(t, 1, h.Nodes[1].Unconfirmed, "nobody has said that it is over")
+			if restart {
+				decode.Kill()
+				again(t, c, decode)
+			} else {
+				decode.Signal(syscall.SIGCONT)
+				cluster.Eventually(t, func() error {
+					if len(receipts(c, id)) == 0 {
+						return errors.New("no receipt")
+					}
+					return nil
+				})
+				require.GreaterOrEqual(t, number(t, receipts(c, id)[0], "asked"), 2)
+			}
+			c.AssertIdle(t)
+			c.WaitPairs(t, 1)
+			tenOfTen(t, c, "after")
+		})
+	}
+}
+
 // Two routers that know nothing of each other share a pool: no node ever runs
 // more than its capacity, what is beyond is refused with a time to try again,
 // and what is answered is right.
@@ -84,6 +140,7 @@ func TestTwoRoutersShareAPool(t *testing.T) {
 		PLayout: "dp2tp1", DLayout: "dp2tp1", Capacity: capacity, DecodeFlags: []string{"--sim-decode-rate", "100"},
 	})
 	_, other := c.AnotherRouter(t)
+	rest := func() error { return atRest(other) }
 	cluster.Eventually(t, func() error {
 		status, body, err := cluster.Get(other + "/health")
 		if err == nil && status != 200 {
@@ -97,7 +154,7 @@ func TestTwoRoutersShareAPool(t *testing.T) {
 	for round := range rounds {
 		var all []*flight
 		for i := range clients {
-			q := cluster.Completion{Prompt: cluster.Prompt(fmt.Sprint("shared ", round, " ", i, " "), 30+20*i), Max: 40, Stream: i%2 == 0}
+			q := cluster.Completion{Prompt: cluster.Prompt(fmt.Sprint("shared ", round, " ", i, " "), 30+20*i), Max: 120, Stream: i%2 == 0}
 			combined.Text(t, q)
 			all = append(all, fly(t, []string{c.URL, other}[i%2], q))
 		}
@@ -113,10 +170,23 @@ func TestTwoRoutersShareAPool(t *testing.T) {
 			refused++
 		}
 		c.AssertIdle(t)
+		cluster.Eventually(t, rest)
 	}
 	t.Logf("%d requests answered, %d refused, at most %d at once on a node of capacity %d", answered, refused, most(), capacity)
 	require.NotZero(t, answered)
 	require.NotZero(t, refused)
+}
+
+// atRest reports the slots that a router counts.
+func atRest(url string) error {
+	m, err := cluster.Metrics(url)
+	if err != nil {
+		return err
+	}
+	if n := m.Sum("pypto_router_node_active_requests", "", "") + m.Sum("pypto_router_node_unconfirmed_slots", "", ""); n > 0 {
+		return fmt.Errorf("the router at %s counts %v slots", url, n)
+	}
+	return nil
 }
 
 // watchActive asks the nodes all the time how much they run, until the end of
