@@ -1,13 +1,16 @@
 package cluster
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
+	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/hw-native-sys/pypto-pd/pd"
@@ -25,6 +28,11 @@ type Node struct {
 	cluster *Cluster
 	args    []string
 	network *Network // nil: the tests' own
+
+	read sync.Mutex
+	// guarded by read: what was read of the journal, and how many bytes that was
+	events []journal.Event
+	seen   int64
 }
 
 // Start starts the node's process, for the first time or again.
@@ -48,19 +56,48 @@ func (n *Node) Describe() (wire.Node, error) {
 	return said, err
 }
 
-// Events reads the node's journal, of all its lives.
+// Events reads the node's journal, of all its lives. The events belong to the
+// node: they must not be changed.
 func (n *Node) Events(t testing.TB) []journal.Event {
 	t.Helper()
 	c := n.cluster.Config
 	file := journal.FilesOf(c.Observability.Root, c.Run(), journal.RoleOf(n.Entry.Role), string(n.Entry.NodeID)).Events
-	events, err := journal.ReadFile(file)
+	n.read.Lock()
+	defer n.read.Unlock()
+	if err := n.readOnLocked(file); err != nil {
+		t.Fatal(err)
+	}
+	return n.events[:len(n.events):len(n.events)]
+}
+
+// readOnLocked reads what the journal has more than last time. Tests ask for it
+// again and again, and must leave the machine to the nodes.
+func (n *Node) readOnLocked(file string) error {
+	f, err := os.Open(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	return events
+	defer f.Close()
+	if _, err := f.Seek(n.seen, io.SeekStart); err != nil {
+		return err
+	}
+	more, err := io.ReadAll(f)
+	if err != nil {
+		return err
+	}
+	more = more[:bytes.LastIndexByte(more, '\n')+1] // the rest is being written
+	err = journal.Read(bytes.NewReader(more), func(e journal.Event) error {
+		n.events = append(n.events, e)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read journal %s: %w", file, err)
+	}
+	n.seen += int64(len(more))
+	return nil
 }
 
 // EventsOf are the events of one handoff, in order.

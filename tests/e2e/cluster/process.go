@@ -235,24 +235,29 @@ func (p *Process) ready() (map[string]string, error) {
 	return fields, err
 }
 
-// pollInterval is how often something is asked again.
+// pollInterval is how long a question is not asked again, or for as long as its
+// answer took, if that is longer: whoever asks must leave the machine to whoever
+// answers.
 const pollInterval = 5 * time.Millisecond
 
 // poll asks until f is done or Patience is over, and gives f's last error.
 func poll(f func() (done bool, err error)) error {
 	deadline := time.NewTimer(Patience)
 	defer deadline.Stop()
-	again := time.NewTicker(pollInterval)
+	again := time.NewTimer(0)
 	defer again.Stop()
 	for {
+		<-again.C
+		asked := time.Now()
 		done, err := f()
 		if done {
 			return err
 		}
+		again.Reset(max(pollInterval, time.Since(asked)))
 		select {
-		case <-again.C:
 		case <-deadline.C:
 			return fmt.Errorf("waited %v: %w", Patience, err)
+		default:
 		}
 	}
 }
