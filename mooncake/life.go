@@ -19,8 +19,8 @@ const (
 	pollWait = 200 * time.Microsecond
 	// quietAfter is how long nothing happens before polls become rare, and
 	// quietPause how rare: a stalled peer shall not cost a core.
-	quietAfter = 50 * time.Millisecond
-	quietPause = 5 * time.Millisecond
+	quietAfter = 200 * time.Millisecond
+	quietPause = 2 * time.Millisecond
 	// maxOpens bounds the calls that may block in the library for a minute.
 	maxOpens = 16
 )

@@ -28,6 +28,8 @@ type Libraries struct {
 	// TransferEngine moves host memory over TCP; AscendTransferEngine moves device
 	// memory of Ascend, which needs the runtime beside it.
 	TransferEngine, AscendTransferEngine, Ascend string
+	// Bench is a C program that makes the same transfers as the Go benchmark.
+	Bench string
 	// Knobs is the file of the knobs, for EnvKnobs.
 	Knobs string
 
@@ -48,6 +50,7 @@ var build = sync.OnceValues(func() (*Libraries, error) {
 		TransferEngine:       filepath.Join(dir, "libtransfer_engine.so"),
 		AscendTransferEngine: filepath.Join(dir, "ascend", "libtransfer_engine.so"),
 		Ascend:               filepath.Join(dir, "ascend", "libascendcl.so"),
+		Bench:                filepath.Join(dir, "bench"),
 	}, nil
 })
 
@@ -71,7 +74,7 @@ func compilerPath() (string, error) {
 func compiled(compiler string) (string, error) {
 	h := sha256.New()
 	fmt.Fprintln(h, compiler, strings.Join(flags, " "))
-	names := []string{"knobs.h", "knobs.c", "te.c", "acl.c"}
+	names := []string{"knobs.h", "knobs.c", "te.c", "acl.c", "bench.c"}
 	text := map[string][]byte{}
 	for _, name := range names {
 		b, err := sources.ReadFile("c/" + name)
@@ -99,9 +102,10 @@ func compiled(compiler string) (string, error) {
 		return "", err
 	}
 	for _, args := range [][]string{
-		{"-o", "libtransfer_engine.so", "te.c", "knobs.c"},
-		{"-o", "ascend/libascendcl.so", "acl.c", "knobs.c", "-Wl,-soname,libascendcl.so"},
-		{"-o", "ascend/libtransfer_engine.so", "-DFAKE_ASCEND", "te.c", "knobs.c", "-Lascend", "-lascendcl", "-Wl,-rpath,$ORIGIN"},
+		{"-o", "libtransfer_engine.so", "-shared", "te.c", "knobs.c"},
+		{"-o", "ascend/libascendcl.so", "-shared", "acl.c", "knobs.c", "-Wl,-soname,libascendcl.so"},
+		{"-o", "bench", "bench.c", "-ldl"},
+		{"-o", "ascend/libtransfer_engine.so", "-shared", "-DFAKE_ASCEND", "te.c", "knobs.c", "-Lascend", "-lascendcl", "-Wl,-rpath,$ORIGIN"},
 	} {
 		c := exec.Command(compiler, append(append([]string{}, flags...), args...)...)
 		c.Dir = dir
@@ -116,7 +120,7 @@ func compiled(compiler string) (string, error) {
 	return final, nil
 }
 
-var flags = []string{"-std=c11", "-O2", "-g", "-fPIC", "-shared", "-pthread", "-Wall", "-Wextra"}
+var flags = []string{"-std=c11", "-O2", "-g", "-fPIC", "-pthread", "-Wall", "-Wextra"}
 
 // owned says whether a folder is there and nobody else can change it.
 func owned(dir string) bool {
