@@ -4,16 +4,17 @@ GO       ?= go
 TOOL     := $(GO) tool -modfile=.tools.mod
 FUZZTIME ?= 5s
 HANDOFFS ?= 10000
+ROUNDS   ?= 1000
 # libpypto-pd is a C library and is not among the plain programs.
 PROGRAMS := $(filter-out ./cmd/libpypto-pd,$(patsubst %/main.go,./%,$(wildcard cmd/*/main.go)))
 BIN      := bin
 SOURCES  := adapter cgo cmd examples mooncake pd router tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build lib test nocgo lint fuzz sim model bench gen verify dist
+.PHONY: help demo build lib test nocgo lint fuzz sim model bench gen verify dist conformance-mooncake bench-transfer
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
 
 demo: build ## one request through a router, a prefill and a decode node
 	bin/pypto-pdctl demo
@@ -62,6 +63,15 @@ model: ## check the model of a handoff with spin: it holds, its mutations fail
 
 bench: ## every benchmark
 	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+conformance-mooncake: ## the data plane over the library PYPTO_MOONCAKE_LIBRARY names, then ROUNDS of every fault, with the race detector
+	@test -n "$$PYPTO_MOONCAKE_LIBRARY" || { echo "set PYPTO_MOONCAKE_LIBRARY to a libtransfer_engine.so (and PYPTO_MOONCAKE_INCLUDE to its headers)"; exit 2; }
+	$(GO) test -race -count=1 -timeout 20m ./cgo/... ./mooncake ./tests/conformance/abi
+	$(GO) test -race -count=1 -timeout 4h ./mooncake -run '^TestFaults$$' -mooncake.rounds=$(ROUNDS)
+
+bench-transfer: ## throughput through Go against that of C over the same library, and the cost of Go per segment
+	$(GO) test -count=1 -timeout 20m ./mooncake -run '^TestThroughputIsThatOfC$$' -mooncake.bench 15
+	$(GO) test -run '^$$' -bench 'Lower|SubmitAndPoll' ./mooncake ./cgo/te
 
 gen: ## rewrite golden files and generated documents
 	$(GO) test ./tests/conformance -update
