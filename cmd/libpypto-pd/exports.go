@@ -21,8 +21,11 @@ import (
 	"github.com/hw-native-sys/pypto-pd/pd/openai"
 )
 
-// nodes are the open nodes.
-var nodes handle.Table[*host.Node]
+// What is open.
+var (
+	nodes  handle.Table[*host.Node]
+	owners handle.Table[*host.Owner]
+)
 
 // Codes beside those of pd.Code.
 const panicked = C.PYPTO_PD_PANIC
@@ -366,4 +369,89 @@ func goRefuse(node C.pypto_pd_node, handoff *C.char, why *C.pypto_pd_text) C.int
 //export goDecodeStopped
 func goDecodeStopped(node C.pypto_pd_node, handoff *C.char, code C.int32_t, why *C.pypto_pd_text) C.int32_t {
 	return about(node, handoff, why, func(n *host.Node, h pd.HandoffID) error { return n.DecodeStopped(h, pd.Code(code)) })
+}
+
+// withOwner finds the owner of a handle.
+func withOwner(at C.pypto_pd_owner, why *C.pypto_pd_text, f func(o *host.Owner) error) C.int32_t {
+	return guard(why, func() error {
+		o, ok := owners.Get(handle.Handle(at))
+		if !ok {
+			return pd.Errorf(pd.CodeUnknownKey, "owner", "the handle names no open owner")
+		}
+		return f(o)
+	})
+}
+
+//export goOwnerOpen
+func goOwnerOpen(config C.pypto_pd_bytes, out *C.pypto_pd_owner, why *C.pypto_pd_text) C.int32_t {
+	return guard(why, func() error {
+		if out == nil {
+			return null()
+		}
+		if config.len > pd.MaxConfigBytes {
+			return pd.Errorf(pd.CodeInvalidConfig, "open", "%d bytes of configuration, the limit is %d", uint64(config.len), pd.MaxConfigBytes)
+		}
+		o, err := host.OpenOwner([]byte(read(config)))
+		if err != nil {
+			return err
+		}
+		*out = C.pypto_pd_owner(owners.Put(o))
+		return nil
+	})
+}
+
+//export goOwnerMemory
+func goOwnerMemory(at C.pypto_pd_owner, component *C.char, address, bytes C.uint64_t, why *C.pypto_pd_text) C.int32_t {
+	return withOwner(at, why, func(o *host.Owner) error {
+		if component == nil {
+			return null()
+		}
+		return o.Memory(pd.ComponentID(C.GoString(component)), uintptr(address), int64(bytes))
+	})
+}
+
+//export goOwnerFreeze
+func goOwnerFreeze(at C.pypto_pd_owner, why *C.pypto_pd_text) C.int32_t {
+	return withOwner(at, why, func(o *host.Owner) error { return o.Freeze() })
+}
+
+//export goOwnerServe
+func goOwnerServe(at C.pypto_pd_owner, path *C.char, why *C.pypto_pd_text) C.int32_t {
+	return withOwner(at, why, func(o *host.Owner) error {
+		if path == nil {
+			return null()
+		}
+		return o.Serve(C.GoString(path))
+	})
+}
+
+//export goOwnerState
+func goOwnerState(at C.pypto_pd_owner, serving *C.int32_t, why *C.pypto_pd_text) C.int32_t {
+	return withOwner(at, why, func(o *host.Owner) error {
+		if serving == nil {
+			return null()
+		}
+		serves, last := o.State()
+		*serving = 0
+		if serves {
+			*serving = 1
+		}
+		if last != nil {
+			write(why, last.Error())
+		}
+		return nil
+	})
+}
+
+//export goOwnerClose
+func goOwnerClose(at C.pypto_pd_owner, timeout C.int64_t, why *C.pypto_pd_text) C.int32_t {
+	return withOwner(at, why, func(o *host.Owner) error {
+		ctx, cancel := within(timeout)
+		defer cancel()
+		if err := o.Close(ctx); err != nil {
+			return err
+		}
+		owners.Take(handle.Handle(at))
+		return nil
+	})
 }

@@ -158,3 +158,39 @@ API int32_t pypto_pd_decode_stopped(pypto_pd_node node, const char *handoff, int
 	ENTER(why);
 	return goDecodeStopped(node, (char *)handoff, code, why);
 }
+
+API int32_t pypto_pd_owner_open(pypto_pd_bytes config, pypto_pd_owner *out, pypto_pd_text *why)
+{
+	ENTER(why);
+	return goOwnerOpen(config, out, why);
+}
+
+API int32_t pypto_pd_owner_memory(pypto_pd_owner owner, const char *component, uint64_t address, uint64_t bytes, pypto_pd_text *why)
+{
+	ENTER(why);
+	return goOwnerMemory(owner, (char *)component, address, bytes, why);
+}
+
+API int32_t pypto_pd_owner_freeze(pypto_pd_owner owner, pypto_pd_text *why)
+{
+	ENTER(why);
+	return goOwnerFreeze(owner, why);
+}
+
+API int32_t pypto_pd_owner_serve(pypto_pd_owner owner, const char *path, pypto_pd_text *why)
+{
+	ENTER(why);
+	return goOwnerServe(owner, (char *)path, why);
+}
+
+API int32_t pypto_pd_owner_state(pypto_pd_owner owner, int32_t *serving, pypto_pd_text *why)
+{
+	ENTER(why);
+	return goOwnerState(owner, serving, why);
+}
+
+API int32_t pypto_pd_owner_close(pypto_pd_owner owner, int64_t timeout_ms, pypto_pd_text *why)
+{
+	ENTER(why);
+	return goOwnerClose(owner, timeout_ms, why);
+}

@@ -54,10 +54,12 @@ type Config struct {
 	Provider transfer.Provider
 	Options  string
 	// Children, if set, starts one owner process per rank; Lock and Stderr are
-	// filled in. Otherwise the owners are in this process, over the memory of
-	// NewArena, or over host memory.
-	Children *owner.ChildOptions
-	NewArena func(pd.Rank) (transfer.Arena, error)
+	// filled in. OwnerSockets, if set, are where owners of other processes wait, by
+	// rank. Otherwise the owners are in this process, over the memory of NewArena,
+	// or over host memory.
+	Children     *owner.ChildOptions
+	OwnerSockets []string
+	NewArena     func(pd.Rank) (transfer.Arena, error)
 	// Engine makes the engine over the owners' memory, with its allocator.
 	Engine func(contract *pd.Contract, digest string, memory func(pd.Rank, pd.ComponentID) []byte) (engine.PD, lease.Allocator)
 	// Record, if set, is told of every line beside the journal.
@@ -144,19 +146,22 @@ func (n *Node) openOwners(ctx context.Context, events owner.Events) error {
 		Hostname: cfg.Entry.TransferHostname, Ports: n.lock, NewArena: cfg.NewArena,
 		AttemptTimeout: max(cfg.PD.HandoffTimeout-attemptMargin, cfg.PD.HandoffTimeout/2), Events: events, Log: n.Log,
 	}
-	if cfg.Children == nil {
+	switch remote := (owner.Remote{Provider: cfg.Provider.Name(), Options: cfg.Options}); {
+	case len(cfg.OwnerSockets) > 0:
+		c.Launch, c.Remote = owner.Visit(cfg.OwnerSockets, n.lock), remote
+	case cfg.Children == nil:
 		c.Provider = cfg.Provider
-	} else {
+	default:
 		o := *cfg.Children
 		o.Lock, o.Stderr = n.lock, cfg.Stderr
 		var err error
 		if n.children, err = owner.NewChildren(o); err != nil {
 			return err
 		}
-		c.Launch, c.Remote = n.children.Launch, owner.Remote{Provider: cfg.Provider.Name(), Options: cfg.Options}
+		c.Launch, c.Remote = n.children.Launch, remote
 	}
 	var err error
-	if n.owners, err = owner.Open(ctx, c); err != nil || n.children == nil {
+	if n.owners, err = owner.Open(ctx, c); err != nil || c.Launch == nil {
 		return err
 	}
 	return n.recordProcesses()
@@ -175,7 +180,7 @@ func (n *Node) recordProcesses() error {
 // OwnerPIDs are the owner processes by rank; nil where the owners are in this
 // process.
 func (n *Node) OwnerPIDs() []int {
-	if n.children == nil {
+	if n.children == nil && len(n.cfg.OwnerSockets) == 0 {
 		return nil
 	}
 	return n.owners.ProcessIDs()

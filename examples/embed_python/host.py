@@ -11,6 +11,7 @@ import os
 import queue
 import select
 import signal
+import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -230,6 +231,22 @@ def route_id(headers):
     return headers.get("X-PD-Request-Id", "")
 
 
+def start_owners(args, node):
+    """One process per rank. A child that only becomes another program may be started at any time."""
+    owners, files = [], []
+    for rank in range(node.ranks):
+        path = os.path.join(args.owners, "rank%d" % rank)
+        files.append(open(path + ".memory", "w+b"))
+        files[rank].truncate(toy.size_of(node.regions))
+        owners.append(subprocess.Popen([
+            sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "owner.py"), "--library", args.library,
+            "--socket", path + ".sock", "--memory", path + ".memory", "--regions", json.dumps(toy.layout(node.regions)),
+        ], stdout=subprocess.PIPE))
+    for owner in owners:
+        owner.stdout.readline()  # ready
+    return owners, files
+
+
 def main():
     a = argparse.ArgumentParser(description=__doc__)
     a.add_argument("--library", required=True, help="path of libpypto-pd.so")
@@ -241,14 +258,19 @@ def main():
     a.add_argument("--served-model-name", default="reference")
     a.add_argument("--tp", type=int, default=1)
     a.add_argument("--ep", type=int, default=2, help="number of ranks")
+    a.add_argument("--owners", metavar="FOLDER", help="keep the memory in one process per rank; sockets and memory files go there")
     args = a.parse_args()
     revision = hashlib.sha256(args.model.encode()).hexdigest()
-    node = pd.Node(args.library, {
+    config = {
         "pd_config": args.pd_config, "role": args.pd_role, "node_id": "%s:%d" % (args.host, args.port),
         "served_model": args.served_model_name, "revision": revision, "geometry": "tiny", "ranks": args.ep, "tp": args.tp,
         "pool_tokens": 8192, "step_tokens": STEP, "sequences": 16, "max_model_tokens": 16384,
-    })
-    server = Server(node, toy.Cache(node, args.tp), args.pd_role, revision)
+    }
+    if args.owners:
+        config["owners"] = [os.path.join(args.owners, "rank%d.sock" % rank) for rank in range(args.ep)]
+    node = pd.Node(args.library, config)
+    owners, files = start_owners(args, node) if args.owners else ([], None)
+    server = Server(node, toy.Cache(node, args.tp, files), args.pd_role, revision)
     server.model = args.served_model_name
     node.start(30)
     http = ThreadingHTTPServer((args.host, args.port), Handler)
@@ -265,6 +287,9 @@ def main():
     poller.join()
     node.close(30)
     http.shutdown()
+    for owner in owners:
+        owner.terminate()
+        owner.wait()
     sys.stdout.flush()
     os._exit(0)  # the library's threads have nothing left to do
 

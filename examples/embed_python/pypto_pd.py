@@ -93,16 +93,52 @@ def runs_of(tables):
     return (Run * len(runs))(*[Run(*r) for r in runs]), len(runs)
 
 
-class Node:
-    """One side of a pair. Methods raise Failure with a code of pd_codes.h."""
+class Handle:
+    """An object of the library. Methods raise Failure with a code of pd_codes.h."""
 
-    def __init__(self, library, config):
+    def __init__(self, library, opening, config):
         self.c = ctypes.CDLL(library)
         self.c.pypto_pd_abi.restype = c_uint32
         if self.c.pypto_pd_abi() != ABI:
             raise Failure(-1, "%s has another ABI" % library)
         self.handle = c_uint64(0)
-        self.call("node_open", Bytes(json.dumps(config)), byref(self.handle), of_node=False)
+        self.invoke(opening, Bytes(json.dumps(config)), byref(self.handle))
+
+    def invoke(self, name, *args):
+        why = Text()
+        code = getattr(self.c, "pypto_pd_" + name)(*args, byref(why))
+        if code != 0:
+            raise Failure(code, str(why))
+        return str(why)
+
+    def call(self, name, *args):
+        return self.invoke(name, self.handle, *args)
+
+
+class Owner(Handle):
+    """The memory of one rank."""
+
+    def __init__(self, library):
+        super().__init__(library, "owner_open", {})
+
+    def memory(self, component, address, size):
+        self.call("owner_memory", c_char_p(component.encode()), c_uint64(address), c_uint64(size))
+
+    def freeze(self):
+        self.call("owner_freeze")
+
+    def serve(self, path):
+        self.call("owner_serve", c_char_p(path.encode()))
+
+    def close(self, seconds):
+        self.call("owner_close", c_int64(int(seconds * 1000)))
+
+
+class Node(Handle):
+    """One side of a pair."""
+
+    def __init__(self, library, config):
+        super().__init__(library, "node_open", config)
         ranks, regions = c_int32(0), c_int32(0)
         self.call("node_shape", byref(ranks), byref(regions))
         self.ranks, self.regions = ranks.value, []
@@ -110,14 +146,6 @@ class Node:
             r = Region()
             self.call("node_region", c_int32(i), byref(r))
             self.regions.append(r)
-
-    def call(self, name, *args, of_node=True):
-        why = Text()
-        f = getattr(self.c, "pypto_pd_" + name)
-        code = f(*((self.handle,) if of_node else ()), *args, byref(why))
-        if code != 0:
-            raise Failure(code, str(why))
-        return str(why)
 
     def memory(self, rank, index, address, size):
         self.call("node_memory", c_int32(rank), c_int32(index), c_uint64(address), c_uint64(size))
@@ -147,7 +175,8 @@ class Node:
         return json.loads(str(out))
 
     def post(self, route, continuation):
-        self.call("post", byref(Route(*[Bytes(v) for v in route])), Bytes(json.dumps(continuation)))
+        words = [Bytes(v) for v in route]  # the structure does not keep them
+        self.call("post", byref(Route(*words)), Bytes(json.dumps(continuation)))
 
     def leave(self, handoff):
         try:

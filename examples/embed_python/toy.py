@@ -60,23 +60,38 @@ def layer_id(region, layer):
     return HCA_LAYER if region.name.startswith("hca") else CSA_LAYER
 
 
+def layout(regions):
+    """Where each region lies in the memory of a rank: [component, offset, bytes]."""
+    out, offset = [], 0
+    for r in regions:
+        out.append([r.name, offset, r.bytes])
+        offset += -(-r.bytes // 4096) * 4096
+    return out
+
+
+def size_of(regions):
+    _, offset, size = layout(regions)[-1]
+    return offset + size
+
+
 class Cache:
     """The arenas of every rank, and who has which pages."""
 
-    def __init__(self, node, tp):
+    def __init__(self, node, tp, files=None):
+        """files, if given, are the memory of each rank, which an owner's process registers; see layout."""
         self.regions, self.tp = node.regions, tp
         self.partitions = node.ranks // tp
         self.bootstrap = node.regions[-1]
-        self.arenas, self.keep = [], []
+        self.arenas = []
         for rank in range(node.ranks):
-            arenas = []
-            for i, r in enumerate(node.regions):
-                m = mmap.mmap(-1, r.bytes)
-                view = (ctypes.c_char * r.bytes).from_buffer(m)
-                node.memory(rank, i, ctypes.addressof(view), r.bytes)
-                arenas.append(m)
-                self.keep.append(view)
-            self.arenas.append(arenas)
+            memory = mmap.mmap(files[rank].fileno() if files else -1, size_of(node.regions))
+            base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+            view = memoryview(memory)
+            self.arenas.append([])
+            for i, (_, offset, size) in enumerate(layout(node.regions)):
+                self.arenas[rank].append(view[offset : offset + size])
+                if not files:
+                    node.memory(rank, i, base + offset, size)
         self.groups = {r.group: r for r in node.regions if r.group >= 0}
         self.free = [{g: list(range(r.pool_pages)) for g, r in self.groups.items()} for _ in range(self.partitions)]
         self.slots = [list(range(self.bootstrap.pool_pages)) for _ in range(self.partitions)]

@@ -40,6 +40,9 @@ extern "C" {
 /* A node. 0 is none, and a handle that was closed is none for ever. */
 typedef uint64_t pypto_pd_node;
 
+/* The memory of one rank in a process of its own. */
+typedef uint64_t pypto_pd_owner;
+
 /* Text that the host gives: UTF-8, no terminating zero needed. */
 typedef struct {
 	const char *at;
@@ -195,6 +198,28 @@ int32_t pypto_pd_refuse(pypto_pd_node node, const char *handoff, pypto_pd_text *
 /* Decode: nothing reads or writes the request's pages any more. code 0: it is
  * finished or was stopped. The answer's end waits for ENDED. */
 int32_t pypto_pd_decode_stopped(pypto_pd_node node, const char *handoff, int32_t code, pypto_pd_text *why);
+
+/*
+ * Owners: where the memory of the ranks is other processes' (one per rank and
+ * card), each of them loads this library, gives its memory and serves; the node
+ * names their sockets as "owners" in its configuration and gives none itself.
+ * Registration and writes run in the owner. It serves one node after the other,
+ * over the same memory; its death gates the node.
+ */
+
+/* Reads a configuration: {} or {"log_level":"info"}. */
+int32_t pypto_pd_owner_open(pypto_pd_bytes config, pypto_pd_owner *out, pypto_pd_text *why);
+/* Gives one arena by the name and size of its region: 64-byte aligned host
+ * memory, in place until pypto_pd_owner_close has returned 0. */
+int32_t pypto_pd_owner_memory(pypto_pd_owner owner, const char *component, uint64_t address, uint64_t bytes, pypto_pd_text *why);
+/* Ends the giving of memory. */
+int32_t pypto_pd_owner_freeze(pypto_pd_owner owner, pypto_pd_text *why);
+/* Waits for nodes at a local socket, from now on. */
+int32_t pypto_pd_owner_serve(pypto_pd_owner owner, const char *path, pypto_pd_text *why);
+/* Whether a node is being served; why: how the last one ended. */
+int32_t pypto_pd_owner_state(pypto_pd_owner owner, int32_t *serving, pypto_pd_text *why);
+/* Ends the service and the handle. */
+int32_t pypto_pd_owner_close(pypto_pd_owner owner, int64_t timeout_ms, pypto_pd_text *why);
 
 #ifdef __cplusplus
 }

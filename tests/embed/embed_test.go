@@ -17,7 +17,7 @@ var prompts = []string{"a", cluster.Prompt("chunks", 300), cluster.Prompt("rings
 func TestForeignPrefillGivesTheCombinedText(t *testing.T) {
 	t.Parallel()
 	combined := cluster.SharedCombined(t)
-	for _, h := range []host{python, inC} {
+	for _, h := range []server{python, owners, inC} {
 		t.Run(string(h), func(t *testing.T) {
 			t.Parallel()
 			p := start(t, h, serving)
@@ -42,8 +42,8 @@ func TestForeignPrefillGivesTheCombinedText(t *testing.T) {
 func TestForeignDecodeReadsTheSamePages(t *testing.T) {
 	t.Parallel()
 	prints := map[string]string{}
-	for _, d := range []host{python, inC} {
-		for _, p := range []host{serving, python, inC} {
+	for _, d := range []server{python, owners, inC} {
+		for _, p := range []server{serving, python, inC} {
 			t.Run(fmt.Sprint(p, " to ", d), func(t *testing.T) {
 				pair := start(t, p, d)
 				for i, prompt := range prompts {

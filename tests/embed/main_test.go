@@ -54,28 +54,33 @@ func embedC(t *testing.T) string {
 	return build(t, "embed_c", "-C", "examples/embed_c")
 }
 
-// host is a kind of server that one side of a pair is.
-type host string
+// server is a kind of model server that one side of a pair is.
+type server string
 
 const (
-	serving host = "pypto-serving"
-	python  host = "embed_python"
-	inC     host = "embed_c"
+	serving server = "pypto-serving"
+	python  server = "embed_python"
+	// owners is python with the memory of each rank in a process of its own.
+	owners server = "embed_python with owners"
+	inC    server = "embed_c"
 )
 
 // command is the command line of one node.
-func (h host) command(t *testing.T, path string, e config.Entry) cluster.Command {
+func (h server) command(t *testing.T, path string, e config.Entry) cluster.Command {
 	t.Helper()
 	common := []string{"--pd-config", path, "--pd-role", e.Role.String(), "--served-model-name", cluster.Model}
 	c := cluster.Command{Label: fmt.Sprint(e.Role, " ", h), Program: string(h)}
 	switch h {
 	case serving:
 		c.Args = append(append(common, cluster.Layout(t, "dp2tp1")...), "--long-prefill-token-threshold", "128", "--sim-pool-tokens", "16384")
-	case python:
+	case python, owners:
 		script, err := filepath.Abs("../../examples/embed_python/host.py")
 		require.NoError(t, err)
 		c.Program = "python3"
 		c.Args = append([]string{script, "--library", library(t), "--host", e.Host, "--port", strconv.Itoa(e.Port)}, common...)
+		if h == owners {
+			c.Args = append(c.Args, "--owners", t.TempDir())
+		}
 	case inC:
 		c.Program = embedC(t)
 		c.Args = []string{path, e.Role.String(), e.Host, strconv.Itoa(e.Port), cluster.Model}
@@ -92,7 +97,7 @@ type pair struct {
 
 // start starts a pair, waits until the router has it, and ends it in order with
 // the test.
-func start(t *testing.T, p, d host) *pair {
+func start(t *testing.T, p, d server) *pair {
 	t.Helper()
 	path, c := cluster.WriteConfig(t, cluster.Options{HandoffSeconds: 20})
 	out := &pair{

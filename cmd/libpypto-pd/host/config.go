@@ -42,6 +42,9 @@ type Config struct {
 	PrefixCaching bool `json:"prefix_caching,omitempty"`
 	// AutoFence ends a quarantine by making the data plane anew.
 	AutoFence bool `json:"auto_fence,omitempty"`
+	// Owners are the sockets at which the owners of the ranks wait, where the
+	// memory is other processes'; then none is given to this one.
+	Owners []string `json:"owners,omitempty"`
 	// LogLevel is debug, info, warn (the default) or error; the log goes to stderr.
 	LogLevel string `json:"log_level,omitempty"`
 }
@@ -115,6 +118,9 @@ func (s *settings) size() error {
 	}
 	if slots := s.Sequences * topology.Partitions(); slots < s.pd.Capacity {
 		return invalid("runtime.capacity %d of pd.json: want at most the %d sequences of %d partitions", s.pd.Capacity, slots, topology.Partitions())
+	}
+	if n := len(s.Owners); n > 0 && n != topology.Ranks {
+		return invalid("owners: %d sockets for %d ranks", n, topology.Ranks)
 	}
 	if len(s.Revision) != 64 {
 		return invalid("revision: want 64 hex digits, got %d bytes", len(s.Revision))

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"sync"
-	"unsafe"
 
 	"github.com/hw-native-sys/pypto-pd/cmd/pdnode"
 	"github.com/hw-native-sys/pypto-pd/pd"
@@ -30,8 +29,8 @@ type Node struct {
 
 	// guarded by mu
 	mu       sync.Mutex
-	arenas   []map[pd.ComponentID]*hostMemory // by rank, given before Start
-	node     *pdnode.Node                     // nil before Start
+	arenas   []arena      // by rank, given before Start
+	node     *pdnode.Node // nil before Start
 	stop     context.CancelFunc
 	running  sync.WaitGroup
 	requests map[pd.HandoffID]*request
@@ -55,7 +54,7 @@ func Open(text []byte) (*Node, error) {
 	n := &Node{settings: s, regions: s.regions(), queue: newQueue(), requests: map[pd.HandoffID]*request{}}
 	n.memory = newMemory(s, n.queue)
 	for range s.layout.Topology.Ranks {
-		n.arenas = append(n.arenas, map[pd.ComponentID]*hostMemory{})
+		n.arenas = append(n.arenas, arena{})
 	}
 	return n, nil
 }
@@ -75,17 +74,6 @@ func (n *Node) Self() (pd.Peer, error) {
 // Regions describes the arenas that every rank needs.
 func (n *Node) Regions() []Region { return n.regions }
 
-// hostMemory is an arena that the host gave. The host keeps it where it is until
-// Close has returned nil.
-type hostMemory struct {
-	base  uintptr
-	bytes []byte
-}
-
-func (m *hostMemory) Base() uintptr { return m.base }
-func (m *hostMemory) Len() int64    { return int64(len(m.bytes)) }
-func (m *hostMemory) Bytes() []byte { return m.bytes }
-
 // Memory gives one arena of one rank: address and length of host memory that
 // this process may read and write, as Regions demands it.
 func (n *Node) Memory(rank, region int, address uintptr, bytes int64) error {
@@ -97,49 +85,19 @@ func (n *Node) Memory(rank, region int, address uintptr, bytes int64) error {
 	switch {
 	case n.node != nil || n.closed:
 		return pd.Errorf(pd.CodeFrozen, "memory", "the node has been started")
+	case len(n.settings.Owners) > 0:
+		return bad("the memory is that of the owners' processes; give it there")
 	case rank < 0 || rank >= len(n.arenas):
 		return bad("rank %d of %d", rank, len(n.arenas))
 	case region < 0 || region >= len(n.regions):
 		return bad("region %d of %d", region, len(n.regions))
 	}
 	r := n.regions[region]
-	switch {
-	case n.arenas[rank][r.Component] != nil:
-		return bad("%s of rank %d was given before", r.Component, rank)
-	case address == 0 || address%transfer.Alignment != 0:
-		return bad("%s of rank %d: the address must be a multiple of %d bytes", r.Component, rank, transfer.Alignment)
-	case bytes != r.Bytes:
+	if bytes != r.Bytes {
 		return bad("%s of rank %d has %d bytes, want %d", r.Component, rank, bytes, r.Bytes)
 	}
-	for other, arenas := range n.arenas {
-		for component, m := range arenas {
-			if address < m.base+uintptr(len(m.bytes)) && m.base < address+uintptr(bytes) {
-				return bad("%s of rank %d overlaps %s of rank %d", r.Component, rank, component, other)
-			}
-		}
-	}
-	n.arenas[rank][r.Component] = &hostMemory{base: address, bytes: unsafe.Slice((*byte)(pointer(address)), bytes)}
-	return nil
+	return n.arenas[rank].give(r.Component, address, bytes, n.arenas...)
 }
-
-// pointer turns an address of C memory into a pointer without passing through
-// an integer that the compiler would take for one.
-func pointer(address uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&address)) }
-
-// arena hands the host's memory to the owner of one rank.
-type arena map[pd.ComponentID]*hostMemory
-
-// Allocate implements transfer.Arena.
-func (a arena) Allocate(component pd.ComponentID, bytes int64) (transfer.Memory, error) {
-	m := a[component]
-	if m == nil || m.Len() != bytes {
-		return nil, pd.Errorf(pd.CodeInvalidConfig, "start", "the memory of %s (%d bytes) was not given", component, bytes)
-	}
-	return m, nil
-}
-
-// Close implements transfer.Arena; the memory is the host's.
-func (a arena) Close() error { return nil }
 
 // Start registers the memory, binds the control port and takes requests. A
 // context that ends first leaves nothing started.
@@ -151,7 +109,7 @@ func (n *Node) Start(ctx context.Context) error {
 	}
 	for rank, arenas := range n.arenas {
 		for _, r := range n.regions {
-			if arenas[r.Component] == nil {
+			if len(n.settings.Owners) == 0 && arenas[r.Component] == nil {
 				return pd.Errorf(pd.CodeInvalidConfig, "start", "rank %d: the memory of %s (%d bytes) was not given", rank, r.Component, r.Bytes)
 			}
 		}
@@ -166,7 +124,8 @@ func (n *Node) Start(ctx context.Context) error {
 		Program: "libpypto-pd", PD: s.pd, Entry: s.entry, Role: s.Role,
 		Adapter: s.adapter, Contract: s.contract, Layout: s.layout, ServedModel: s.ServedModel, MaxModelTokens: s.MaxModelTokens,
 		PrefixCaching: s.PrefixCaching, AutoFence: s.AutoFence, Provider: provider, Options: options,
-		NewArena: func(r pd.Rank) (transfer.Arena, error) { return arena(n.arenas[r]), nil },
+		OwnerSockets: s.Owners,
+		NewArena:     func(r pd.Rank) (transfer.Arena, error) { return n.arenas[r], nil },
 		Engine: func(*pd.Contract, string, func(pd.Rank, pd.ComponentID) []byte) (engine.PD, lease.Allocator) {
 			return orders{n}, n.memory
 		},
