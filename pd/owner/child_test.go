@@ -102,10 +102,16 @@ func (s *side) lost(rank pd.Rank) owner.OwnerLost {
 // ended waits for the end of a process, which is then not even a zombie.
 func ended(t testing.TB, pid int) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	again := time.NewTicker(time.Millisecond) // the kernel tells nobody but the parent
+	defer again.Stop()
 	for syscall.Kill(pid, 0) == nil {
-		require.True(t, time.Now().Before(deadline), "process %d does not end", pid)
-		time.Sleep(time.Millisecond) // the kernel tells nobody but the parent
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			require.FailNow(t, fmt.Sprintf("process %d does not end", pid))
+		}
 	}
 }
 
