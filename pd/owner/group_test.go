@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"net"
 	"runtime"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -346,3 +348,53 @@ func TestEngineThatHangsKeepsItsMemory(t *testing.T) {
 }
 
 func epochOf(r pd.Registry) pd.Epoch { return r.Epoch() }
+
+// strayProvider's engines say that they listen where nobody does.
+type strayProvider struct{ transfer.Provider }
+
+type strayEngine struct {
+	transfer.Engine
+	port int
+}
+
+func (p strayProvider) Open(ctx context.Context, o transfer.Options) (transfer.Engine, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	e, err := p.Provider.Open(ctx, o)
+	return strayEngine{e, l.Addr().(*net.TCPAddr).Port}, err
+}
+
+func (e strayEngine) Ports() []int { return []int{e.port} }
+
+// lockingProvider needs its memory locked.
+type lockingProvider struct{ transfer.Provider }
+
+func (p lockingProvider) Facts() transfer.Facts {
+	f := p.Provider.Facts()
+	f.LocksMemory = true
+	return f
+}
+
+// What an engine announces is really there, and memory that has
+// to be locked can be, before any peer is told.
+func TestOpenChecksWhatTheDataPlaneNeeds(t *testing.T) {
+	c := sideOptions{}.withDefaults(t).config(newRecorder())
+	c.Provider = strayProvider{c.Provider}
+	_, err := open(t.Context(), c)
+	require.ErrorIs(t, err, pd.CodeInvalidConfig)
+	require.ErrorContains(t, err, "which the engine of rank 0 announces")
+
+	const memlock = 8 // RLIMIT_MEMLOCK
+	var before syscall.Rlimit
+	require.NoError(t, syscall.Getrlimit(memlock, &before))
+	require.NoError(t, syscall.Setrlimit(memlock, &syscall.Rlimit{Cur: 4096, Max: before.Max}))
+	defer func() { require.NoError(t, syscall.Setrlimit(memlock, &before)) }()
+	c = sideOptions{}.withDefaults(t).config(newRecorder())
+	c.Provider = lockingProvider{c.Provider}
+	_, err = open(t.Context(), c)
+	require.ErrorIs(t, err, pd.CodeInvalidConfig)
+	require.ErrorContains(t, err, "the limit (RLIMIT_MEMLOCK) is 4096: raise it with ulimit -l unlimited")
+}

@@ -212,3 +212,17 @@ func TestKilledIdleOwnerProcess(t *testing.T) {
 		require.Zero(t, n.Count(t, journal.RecoveryRequired), "%s: no write was under way", n.Label)
 	}
 }
+
+// What decodes has all it needs: the memory outlives the process that took it in.
+func TestKilledOwnerProcessWhileDecodeStreams(t *testing.T) {
+	t.Parallel()
+	child := []string{"--owners", "child"}
+	c := cluster.Start(t, cluster.Options{
+		PLayout: "dp1tp2", DLayout: "dp1tp2", HandoffSeconds: handoffSeconds, RequestSeconds: 60, ExpectErrors: true,
+		PrefillFlags: child, DecodeFlags: append(child, streams.decode...),
+	})
+	f, _ := streams.fly(t, c, "survives", true)
+	require.NoError(t, syscall.Kill(ownerOf(t, c.Decode[0], 1), syscall.SIGKILL))
+	wantLost(t, c, c.Decode[0], "signal 9")
+	f.wantText(t)
+}
