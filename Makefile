@@ -8,6 +8,7 @@ ROUNDS   ?= 1000
 # libpypto-pd is a C library and is not among the plain programs.
 PROGRAMS := $(filter-out ./cmd/libpypto-pd,$(patsubst %/main.go,./%,$(wildcard cmd/*/main.go)))
 BIN      := bin
+comma    := ,
 SOURCES  := adapter cgo cmd examples mooncake pd router tests
 
 .DEFAULT_GOAL := help
@@ -24,7 +25,7 @@ build: ## all programs, into bin/
 
 # Only what pd.h declares is visible: a host may load other Go libraries, too.
 lib: ## libpypto-pd.so, for servers in other languages, into bin/
-	CGO_ENABLED=1 $(GO) build -trimpath -buildmode=c-shared -tags netgo,osusergo \
+	CGO_ENABLED=1 $(GO) build -trimpath -buildmode=c-shared -tags netgo,osusergo$(addprefix $(comma),$(TAGS)) \
 		-ldflags='-s -extldflags=-Wl,--version-script=$(CURDIR)/cmd/libpypto-pd/exports.map' -o $(BIN)/libpypto-pd.so ./cmd/libpypto-pd
 	@rm -f $(BIN)/libpypto-pd.h
 
@@ -67,6 +68,7 @@ bench: ## every benchmark
 conformance-mooncake: ## the data plane over the library PYPTO_MOONCAKE_LIBRARY names, then ROUNDS of every fault, with the race detector
 	@test -n "$$PYPTO_MOONCAKE_LIBRARY" || { echo "set PYPTO_MOONCAKE_LIBRARY to a libtransfer_engine.so (and PYPTO_MOONCAKE_INCLUDE to its headers)"; exit 2; }
 	$(GO) test -race -count=1 -timeout 20m ./cgo/... ./mooncake ./tests/conformance/abi
+	$(GO) test -race -count=1 ./mooncake -run '^TestIPv6$$' -mooncake.ipv6
 	$(GO) test -race -count=1 -timeout 4h ./mooncake -run '^TestFaults$$' -mooncake.rounds=$(ROUNDS)
 
 bench-transfer: ## throughput through Go against that of C over the same library, and the cost of Go per segment

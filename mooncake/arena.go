@@ -28,7 +28,7 @@ func (p *Provider) NewArena(rank pd.Rank) (transfer.Arena, error) {
 	if p.options.Protocol == TCP {
 		return &Arena{allocator: hostAllocator{}, finish: func() {}}, nil
 	}
-	_, api, err := p.load()
+	_, api, err := p.load("")
 	if err != nil {
 		return nil, err
 	}

@@ -25,7 +25,7 @@ const hccnConf = "/etc/hccn.conf"
 // will use.
 func (p *Provider) Check(ctx context.Context, hostname string) error {
 	const op = "check mooncake"
-	_, device, err := p.load()
+	_, device, err := p.load(hostname)
 	if err != nil {
 		return err
 	}

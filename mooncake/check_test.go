@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -128,18 +130,24 @@ func TestCheckOfAscend(t *testing.T) {
 func TestEnvironment(t *testing.T) {
 	o := Options{}
 	o.withDefaults()
-	env, err := environment(&o)
+	env, err := environment(&o, "")
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{
 		"MC_RETRY_CNT": "1", "MC_TCP_ENABLE_CONNECTION_POOL": "1", "MC_FORCE_TCP": "1", "MC_LOG_LEVEL": "ERROR",
 		"MC_MIN_RPC_PORT": "15000", "MC_MIN_PRC_PORT": "15000", "MC_MAX_RPC_PORT": "17000", "MC_MAX_PRC_PORT": "17000",
 	}, env)
-	o.Protocol = Ascend
-	env, err = environment(&o)
+	for hostname, want := range map[string]string{"::1": "1", "127.0.0.1": "", "example.com": ""} {
+		env, err = environment(&o, hostname)
+		require.NoError(t, err)
+		require.Equal(t, want, env["MC_USE_IPV6"], hostname)
+	}
+	o.Protocol, o.AscendAsync = Ascend, true
+	env, err = environment(&o, "")
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{
 		"MC_RETRY_CNT": "1", "ASCEND_AUTO_CONNECT": "0", "MC_LOG_LEVEL": "ERROR",
-		"ASCEND_BASE_PORT": "20000", "ASCEND_CONNECT_TIMEOUT": "10000", "ASCEND_TRANSFER_TIMEOUT": "10000",
+		"ASCEND_USE_ASYNC_TRANSFER": "1",
+		"ASCEND_BASE_PORT":          "20000", "ASCEND_CONNECT_TIMEOUT": "10000", "ASCEND_TRANSFER_TIMEOUT": "10000",
 		"MC_MIN_RPC_PORT": "15000", "MC_MIN_PRC_PORT": "15000", "MC_MAX_RPC_PORT": "17000", "MC_MAX_PRC_PORT": "17000",
 	}, env)
 
@@ -147,7 +155,7 @@ func TestEnvironment(t *testing.T) {
 		t.Setenv("MC_RETRY_CNT", "9")
 		t.Setenv("MC_TCP_PROTO", "1")
 		t.Setenv("MC_FORCE_TCP", "1")
-		_, err := environment(&o)
+		_, err := environment(&o, "")
 		require.ErrorContains(t, err, `MC_RETRY_CNT is "9": unset it or set it to 1: a hidden second try`)
 		require.ErrorContains(t, err, `MC_TCP_PROTO is "1": unset it`)
 		require.ErrorContains(t, err, `MC_FORCE_TCP is "1": unset it: it keeps the device transport out`)
@@ -158,7 +166,7 @@ func TestEnvironment(t *testing.T) {
 	t.Run("as wanted", func(t *testing.T) {
 		t.Setenv("MC_RETRY_CNT", "1")
 		t.Setenv("MC_LOG_LEVEL", "INFO")
-		env, err := environment(&o)
+		env, err := environment(&o, "")
 		require.NoError(t, err)
 		require.NotContains(t, env, "MC_LOG_LEVEL", "the user's own value stays")
 	})
@@ -171,4 +179,42 @@ func TestLibrarySeesTheEnvironment(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, e.Close())
 	require.Equal(t, int64(1), l.Get(fakelib.RetryCount))
+}
+
+// TestPortsOfEarlierBootsStayUnused: whoever still sends to one of them must
+// not reach this boot's memory.
+func TestPortsOfEarlierBootsStayUnused(t *testing.T) {
+	l := needFakes(t)
+	asked := map[int]bool{}
+	p, err := New(Options{Library: l.TransferEngine, PortTaken: func(port int) bool {
+		first := len(asked) == 0
+		asked[port] = true
+		return first
+	}})
+	require.NoError(t, err)
+	s := newSide(t, p, sideOptions{})
+	ports := s.native.Ports()
+	require.Len(t, ports, 1)
+	require.Len(t, asked, 2, "the first port was taken, the second is used")
+	require.Equal(t, "127.0.0.1:"+strconv.Itoa(ports[0]), s.Endpoint())
+
+	all, err := New(Options{Library: l.TransferEngine, PortTaken: func(int) bool { return true }})
+	require.NoError(t, err)
+	_, err = openSide(t, all, sideOptions{})
+	require.ErrorContains(t, err, "createTransferEngine: the library took a port that an earlier engine had in 8 tries; widen the port range 15000..17000")
+}
+
+func TestOwnListeners(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+	port := listener.Addr().(*net.TCPAddr).Port
+	ports, known := ownListeners()
+	if !known {
+		t.Skip("this system does not tell its sockets")
+	}
+	require.True(t, ports[port])
+	require.NoError(t, listener.Close())
+	ports, _ = ownListeners()
+	require.False(t, ports[port])
 }

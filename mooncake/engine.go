@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -53,7 +55,8 @@ type engine struct {
 	regions    []region
 	extents    transfer.Extents
 	memory     map[pd.ComponentID]transfer.Memory
-	names      map[string]bool // of every life; none comes back
+	ports      []int
+	used       map[int]bool // ports of every life; none comes back
 	sessions   map[sessionKey]*session
 	frozen     bool
 	closed     bool
@@ -86,7 +89,7 @@ func (e *engine) begin(ctx context.Context, device *acl.API) error {
 	return nil
 }
 
-// create makes a native engine with a name that no life before had.
+// create makes a native engine on ports that no life before had.
 func (e *engine) create(ctx context.Context) error {
 	if err := e.home.write(e.identity); err != nil {
 		return fmt.Errorf("write the identity row: %w", err)
@@ -94,51 +97,92 @@ func (e *engine) create(ctx context.Context) error {
 	for range maxCreates {
 		var native *te.Engine
 		var err error
-		e.keeper.do(func() { native, err = e.api.Create(e.hostname) })
+		var before, after map[int]bool
+		var known bool
+		e.keeper.do(func() {
+			before, _ = ownListeners()
+			if native, err = e.api.Create(e.hostname); err == nil {
+				after, known = ownListeners()
+			}
+		})
 		if err != nil {
 			return err
 		}
-		if err = e.checkName(native.Name()); err == nil {
-			e.names[native.Name()] = true
-			e.endpoint, e.life = native.Name(), startLife(e, native)
+		var ports []int
+		for port := range after {
+			if !before[port] {
+				ports = append(ports, port)
+			}
+		}
+		if ports, err = e.checkPorts(native.Name(), ports, known); err == nil {
+			for _, port := range ports {
+				e.used[port] = true
+			}
+			slices.Sort(ports)
+			_, port, _ := splitName(native.Name()) // checked before
+			e.endpoint = net.JoinHostPort(e.hostname, strconv.Itoa(port))
+			e.ports, e.life = ports, startLife(e, native)
 			return nil
 		}
 		e.keeper.do(func() { native.Destroy() })
-		if !errors.Is(err, errUsedName) {
+		if !errors.Is(err, errUsedPort) {
 			return err
 		}
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	return fmt.Errorf("%w in %d tries; widen the port range %d..%d", errUsedName, maxCreates, e.provider.options.MinPort, e.provider.options.MaxPort)
+	return fmt.Errorf("%w in %d tries; widen the port range %d..%d", errUsedPort, maxCreates, e.provider.options.MinPort, e.provider.options.MaxPort)
 }
 
-var errUsedName = errors.New("createTransferEngine: the library took a port that an earlier life of this engine had")
+// errUsedPort: whoever still sends to an earlier engine would reach this one,
+// whose memory may be at the same addresses.
+var errUsedPort = errors.New("createTransferEngine: the library took a port that an earlier engine had")
 
-// checkName holds the library to what it announces.
-func (e *engine) checkName(name string) error {
-	host, text, err := net.SplitHostPort(name)
-	if err != nil {
-		return fmt.Errorf("getLocalIpAndPort: the engine's name is not host:port: %w", err)
-	}
-	port, err := strconv.Atoi(text)
+// checkPorts holds the library to the name that it announces and keeps it from
+// ports that are burnt. opened are the ports that this process began to listen
+// on meanwhile: the announced one, and one for data that only peers learn. It
+// returns all that are the engine's.
+func (e *engine) checkPorts(name string, opened []int, known bool) ([]int, error) {
+	host, port, err := splitName(name)
 	o := &e.provider.options
 	switch {
 	case err != nil:
-		return fmt.Errorf("getLocalIpAndPort: port %q is no number", text)
+		return nil, fmt.Errorf("getLocalIpAndPort: %w", err)
 	case host != e.hostname:
-		return fmt.Errorf("getLocalIpAndPort: the engine answers to %s, not to %s", host, e.hostname)
+		return nil, fmt.Errorf("getLocalIpAndPort: the engine answers to %s, not to %s", host, e.hostname)
 	case port < o.MinPort || port > o.MaxPort:
-		return fmt.Errorf("getLocalIpAndPort: port %d, want %d..%d; a library that was loaded before, or a variable MC_MIN_RPC_PORT, says otherwise", port, o.MinPort, o.MaxPort)
-	case e.names[name]:
-		return errUsedName
+		return nil, fmt.Errorf("getLocalIpAndPort: port %d, want %d..%d; a library that was loaded before, or a variable MC_MIN_RPC_PORT, says otherwise", port, o.MinPort, o.MaxPort)
+	case known && !slices.Contains(opened, port):
+		return nil, fmt.Errorf("getLocalIpAndPort: the engine announces port %d and does not listen on it", port)
+	case !known:
+		opened = []int{port}
 	}
-	if listening, known := listensOn(port); known && !listening {
-		return fmt.Errorf("getLocalIpAndPort: the engine announces port %d and does not listen on it", port)
+	for _, p := range opened {
+		if e.used[p] || o.PortTaken(p) {
+			return nil, fmt.Errorf("%w: %d", errUsedPort, p)
+		}
 	}
-	return nil
+	return opened, nil
 }
+
+// splitName takes an engine's name apart. The library writes IPv6 addresses
+// without the brackets that it wants to see in the name of a segment.
+func splitName(name string) (host string, port int, err error) {
+	i := strings.LastIndexByte(name, ':')
+	if i < 0 {
+		return "", 0, errors.New("the engine's name is not host:port")
+	}
+	n, err := strconv.ParseUint(name[i+1:], 10, 16)
+	if err != nil {
+		return "", 0, fmt.Errorf("port %q is no number", name[i+1:])
+	}
+	return strings.TrimSuffix(strings.TrimPrefix(name[:i], "["), "]"), int(n), nil
+}
+
+// Ports are those that the current engine listens on, for the record of a boot:
+// no engine of a later boot should have them (Options.PortTaken).
+func (e *engine) Ports() []int { return slices.Clone(e.ports) }
 
 // check refuses calls to an engine that has ended.
 func (e *engine) check(op string) error {

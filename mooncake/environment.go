@@ -3,6 +3,7 @@ package mooncake
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strconv"
 )
@@ -33,7 +34,8 @@ var banned = []struct{ name, reason string }{
 }
 
 // environment is what the library is to see, after checking what the user set.
-func environment(o *Options) (map[string]string, error) {
+// hostname is the first that the process uses.
+func environment(o *Options, hostname string) (map[string]string, error) {
 	var all []error
 	env := map[string]string{}
 	force := func(name, value, reason string) {
@@ -60,6 +62,9 @@ func environment(o *Options) (map[string]string, error) {
 		force("ASCEND_BASE_PORT", strconv.Itoa(o.AscendBasePort), reason)
 		force("ASCEND_CONNECT_TIMEOUT", strconv.FormatInt(o.ConnectTimeout.Milliseconds(), 10), reason)
 		force("ASCEND_TRANSFER_TIMEOUT", strconv.FormatInt(o.TransferTimeout.Milliseconds(), 10), reason)
+		if o.AscendAsync {
+			env["ASCEND_USE_ASYNC_TRANSFER"] = "1"
+		}
 	}
 	// Both spellings exist; the first wins where it is known.
 	for _, name := range []string{"MC_MIN_RPC_PORT", "MC_MIN_PRC_PORT"} {
@@ -67,6 +72,10 @@ func environment(o *Options) (map[string]string, error) {
 	}
 	for _, name := range []string{"MC_MAX_RPC_PORT", "MC_MAX_PRC_PORT"} {
 		env[name] = strconv.Itoa(o.MaxPort)
+	}
+	if ip := net.ParseIP(hostname); ip != nil && ip.To4() == nil {
+		// Without it the library resolves peers to IPv4 only.
+		env["MC_USE_IPV6"] = "1"
 	}
 	if _, set := os.LookupEnv("MC_LOG_LEVEL"); !set {
 		env["MC_LOG_LEVEL"] = o.LogLevel

@@ -98,7 +98,7 @@ var faults = []fault{
 		l.Set(fakelib.WrongPort, 3)
 		_, err := openSide(t, p, sideOptions{})
 		require.ErrorContains(t, err, "getLocalIpAndPort: ")
-		require.ErrorContains(t, err, "port")
+		require.Regexp(t, `port \d+(, want 15000\.\.17000| and does not listen on it)`, err.Error())
 	}},
 	{"register fails", func(t *testing.T, l *fakelib.Libraries, p *Provider) {
 		s, err := openSide(t, p, sideOptions{})
@@ -131,12 +131,17 @@ var faults = []fault{
 	}},
 	{"open segment is slow", func(t *testing.T, l *fakelib.Libraries, p *Provider) {
 		source, target := newSide(t, p, sideOptions{}), newSide(t, p, sideOptions{rank: 1})
-		l.Set(fakelib.OpenMillis, 60)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		l.Set(fakelib.OpenMillis, 400)
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		_, err := source.Connect(ctx, target.target())
 		require.ErrorIs(t, err, pd.CodePeerUnreachable)
 		require.ErrorContains(t, err, "openSegmentNoCache has not returned")
+		cancelled, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 3 {
+			require.ErrorIs(t, source.Fence(cancelled), pd.CodeDeadline, "the call is still in the library")
+		}
 		require.NoError(t, source.Close(), "Close waits for the call")
 	}},
 	{"no batch", refused(fakelib.AllocateFails, 1, pd.CodeTransferFailed, "allocateBatchID: ")},
@@ -172,14 +177,17 @@ var faults = []fault{
 	}},
 	{"fence hangs", func(t *testing.T, l *fakelib.Libraries, p *Provider) {
 		s := newSide(t, p, sideOptions{})
-		l.Set(fakelib.DestroyMillis, 40)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		defer cancel()
+		l.Set(fakelib.DestroyMillis, 300)
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Millisecond, cancel)
 		err := s.Fence(ctx)
 		require.ErrorIs(t, err, pd.CodeDeadline)
 		require.ErrorContains(t, err, "destroyTransferEngine has not returned")
 		_, err = s.Connect(t.Context(), s.target())
 		require.ErrorIs(t, err, pd.CodeOwnerLost)
+		cancelled, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, s.Fence(cancelled), pd.CodeDeadline)
 		require.NoError(t, s.Fence(t.Context()), "it waits for the destroy that is under way")
 		require.Equal(t, pd.Epoch(2), s.Epoch())
 	}},
@@ -204,7 +212,7 @@ var faults = []fault{
 		require.NoError(t, s.Fence(t.Context()))
 		require.NotEqual(t, old, s.Endpoint())
 		l.Set(fakelib.SamePort, 100)
-		require.ErrorContains(t, s.Fence(t.Context()), "createTransferEngine: the library took a port that an earlier life of this engine had in 8 tries")
+		require.ErrorContains(t, s.Fence(t.Context()), "createTransferEngine: the library took a port that an earlier engine had in 8 tries")
 	}},
 	{"signal handlers", func(t *testing.T, l *fakelib.Libraries, p *Provider) {
 		signals := make(chan os.Signal, 1)

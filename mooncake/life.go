@@ -47,6 +47,7 @@ type life struct {
 	stop   chan struct{}
 	done   chan struct{}
 
+	held     int // tokens of opens that idle has; owned by its caller
 	ended    atomic.Bool
 	openLate atomic.Int64 // batches that were settled before they ended
 	batches  handle.Table[*batch]
@@ -222,11 +223,13 @@ func (l *life) halt() {
 	<-l.done
 }
 
-// idle waits until no OpenSegment is in the library any more.
+// idle waits until no OpenSegment is in the library any more, and lets none in.
+// It may be called again after an error.
 func (l *life) idle(ctx context.Context) error {
-	for range maxOpens {
+	for l.held < maxOpens {
 		select {
 		case l.opens <- struct{}{}:
+			l.held++
 		case <-ctx.Done():
 			return ctx.Err()
 		}

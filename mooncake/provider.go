@@ -43,7 +43,8 @@ const (
 	DefaultTransferTimeout = 10 * time.Second
 )
 
-// Options describe the data plane of one process.
+// Options describe the data plane of one process. The library reads its
+// variables once, so a process has one protocol.
 type Options struct {
 	// Protocol is TCP or Ascend; "" is TCP.
 	Protocol Protocol
@@ -61,6 +62,10 @@ type Options struct {
 	// MinPort and MaxPort bound the ports that engines listen on; 0 is the
 	// default. The range may be given to the library once per process.
 	MinPort, MaxPort int
+	// PortTaken says that an engine of an earlier boot on this machine had a port;
+	// then it is not used again. nil means none had. An engine tells its own as
+	// Ports() []int.
+	PortTaken func(port int) bool
 	// Device says which logical device holds a rank's memory; nil means device 0
 	// for every rank, which fits one card per process. Only Ascend asks.
 	Device func(pd.Rank) int
@@ -70,6 +75,9 @@ type Options struct {
 	AscendBasePort  int
 	ConnectTimeout  time.Duration
 	TransferTimeout time.Duration
+	// AscendAsync chooses the library's asynchronous executor (CANN 8.5 and
+	// later), which repeats only what was refused and never what was posted.
+	AscendAsync bool
 	// Log gets what an operator should see; nil means nothing.
 	Log *slog.Logger
 }
@@ -92,6 +100,9 @@ func (o *Options) withDefaults() {
 	}
 	if o.TransferTimeout == 0 {
 		o.TransferTimeout = DefaultTransferTimeout
+	}
+	if o.PortTaken == nil {
+		o.PortTaken = func(int) bool { return false }
 	}
 	if o.Device == nil {
 		o.Device = func(pd.Rank) int { return 0 }
@@ -198,15 +209,16 @@ func (p *Provider) Stats() Stats {
 	}
 }
 
-// load checks the environment and loads the libraries, once.
-func (p *Provider) load() (*te.API, *acl.API, error) {
+// load checks the environment and loads the libraries, once. hostname says
+// which family of addresses the library is to use, if it is an address.
+func (p *Provider) load(hostname string) (*te.API, *acl.API, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.te != nil {
 		return p.te, p.acl, nil
 	}
 	const op = "load mooncake"
-	env, err := environment(&p.options)
+	env, err := environment(&p.options, hostname)
 	if err != nil {
 		return nil, nil, &pd.Error{Op: op, Code: pd.CodeInvalidConfig, Err: err}
 	}
@@ -245,7 +257,7 @@ func (p *Provider) Open(ctx context.Context, o transfer.Options) (transfer.Engin
 	case o.AttemptTimeout <= 0:
 		return nil, pd.Errorf(pd.CodeInvalidConfig, op, "attempt timeout %s: want more than 0", o.AttemptTimeout)
 	}
-	native, device, err := p.load()
+	native, device, err := p.load(o.Hostname)
 	if err != nil {
 		return nil, err
 	}
@@ -253,7 +265,7 @@ func (p *Provider) Open(ctx context.Context, o transfer.Options) (transfer.Engin
 		provider: p, api: native, identity: identity, hostname: o.Hostname, timeout: o.AttemptTimeout,
 		keeper: startKeeper(), wake: make(chan struct{}, 1),
 		extents: transfer.Extents{}, memory: map[pd.ComponentID]transfer.Memory{},
-		names: map[string]bool{}, sessions: map[sessionKey]*session{},
+		used: map[int]bool{}, sessions: map[sessionKey]*session{},
 	}
 	if err := e.begin(ctx, device); err != nil {
 		e.keeper.end()

@@ -36,3 +36,16 @@ func TestRealConformance(t *testing.T) {
 		}
 	})
 }
+
+// TestRealPorts: an engine of the real library listens on two ports, and both
+// are known, so that neither comes back.
+func TestRealPorts(t *testing.T) {
+	p := real(t)
+	s := newSide(t, p, sideOptions{})
+	first := s.native.Ports()
+	require.Len(t, first, 2)
+	require.NoError(t, s.Fence(t.Context()))
+	for _, port := range s.native.Ports() {
+		require.NotContains(t, first, port)
+	}
+}

@@ -28,6 +28,7 @@ type session struct {
 	life    *life
 	rank    pd.Rank
 	segment te.Segment
+	row     uintptr
 	regions map[pd.ComponentID]remote
 	extents transfer.Extents
 
@@ -59,9 +60,20 @@ func (e *engine) Connect(ctx context.Context, t transfer.Target) (transfer.Sessi
 	if _, _, err := net.SplitHostPort(t.Endpoint); err != nil {
 		return nil, refuse(pd.CodeRegistryMismatch, fmt.Errorf("endpoint: %w", err))
 	}
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
 	key := sessionKey{identity: t.Identity, endpoint: t.Endpoint}
 	if s := e.sessions[key]; s != nil && !s.dead.Load() {
-		return s, nil
+		if s.open.Load() > 0 {
+			return s, nil // its batches tell if the peer goes
+		}
+		// The library does not tell when a peer goes; a write would, and hold memory.
+		err := s.verify(ctx, t.Identity)
+		if err == nil {
+			return s, nil
+		}
+		s.dead.Store(true)
+		return nil, refuse(codeOr(err, pd.CodePeerUnreachable), err)
 	}
 	for old, s := range e.sessions {
 		if s.dead.Load() {
@@ -75,26 +87,32 @@ func (e *engine) Connect(ctx context.Context, t transfer.Target) (transfer.Sessi
 	if err != nil {
 		return nil, refuse(pd.CodeRegistryMismatch, err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
 	segment, err := e.openSegment(ctx, t.Endpoint)
 	if err != nil {
 		return nil, refuse(codeOr(err, pd.CodePeerUnreachable), err)
 	}
-	got, err := e.readRow(ctx, segment, row)
-	if err != nil {
-		return nil, refuse(codeOr(err, pd.CodePeerUnreachable), err)
-	}
-	if got != t.Identity {
-		return nil, refuse(pd.CodeStaleBoot, fmt.Errorf("boot %s, rank %d, epoch %d answers; want boot %s, rank %d, epoch %d",
-			got.Boot, got.Rank, got.Epoch, t.Identity.Boot, t.Identity.Rank, t.Identity.Epoch))
-	}
 	s := &session{
-		engine: e, life: e.life, rank: t.Identity.Rank, segment: segment, regions: regions, extents: extents,
+		engine: e, life: e.life, rank: t.Identity.Rank, segment: segment, row: row, regions: regions, extents: extents,
 		requests: make([]te.Request, 0, pd.MaxSegmentTasks),
+	}
+	if err := s.verify(ctx, t.Identity); err != nil {
+		return nil, refuse(codeOr(err, pd.CodePeerUnreachable), err)
 	}
 	e.sessions[key] = s
 	return s, nil
+}
+
+// verify reads the identity row of whoever answers now and compares it.
+func (s *session) verify(ctx context.Context, want transfer.Identity) error {
+	got, err := s.engine.readRow(ctx, s.segment, s.row)
+	if err != nil {
+		return err
+	}
+	if got != want {
+		return pd.Errorf(pd.CodeStaleBoot, "compare identity rows", "boot %s, rank %d, epoch %d answers; want boot %s, rank %d, epoch %d",
+			got.Boot, got.Rank, got.Epoch, want.Boot, want.Rank, want.Epoch)
+	}
+	return nil
 }
 
 // openSegment asks the library for a peer. The call may block for a minute;
