@@ -18,7 +18,7 @@ func TestTextThroughOwnerProcessesEqualsTheCombinedText(t *testing.T) {
 	t.Parallel()
 	combined := cluster.SharedCombined(t)
 	child := []string{"--owners", "child"}
-	c := cluster.Start(t, cluster.Options{PLayout: "dp2tp2", DLayout: "dp4tp1", PrefillFlags: child, DecodeFlags: child})
+	c := cluster.Start(t, cluster.Options{PLayout: "dp2tp2", DLayout: "dp4tp1", PrefillFlags: child, DecodeFlags: child, Race: true})
 	var owners []int
 	for _, n := range c.Nodes() {
 		h, err := n.Health()
