@@ -23,14 +23,13 @@ var built struct {
 	done map[string]error
 }
 
-// build runs make once for a target of the folder of the programs, which goes
-// with the run.
-func build(t *testing.T, name string, args ...string) string {
+// build runs make once for a file in a folder of this run.
+func build(t *testing.T, bin, name string, args ...string) string {
 	t.Helper()
-	bin := cluster.Bin(t)
 	built.Lock()
 	defer built.Unlock()
-	if _, done := built.done[name]; !done {
+	path := filepath.Join(bin, name)
+	if _, done := built.done[path]; !done {
 		c := exec.Command("make", append([]string{"--no-print-directory", "BIN=" + bin, "OUT=" + bin, "LIB=" + bin}, args...)...)
 		c.Dir = cluster.Root()
 		out, err := c.CombinedOutput()
@@ -40,18 +39,26 @@ func build(t *testing.T, name string, args ...string) string {
 		if built.done == nil {
 			built.done = map[string]error{}
 		}
-		built.done[name] = err
+		built.done[path] = err
 	}
-	require.NoError(t, built.done[name])
-	return filepath.Join(bin, name)
+	require.NoError(t, built.done[path])
+	return path
 }
 
-// library is libpypto-pd.so, and embedC the host in C.
-func library(t *testing.T) string { return build(t, "libpypto-pd.so", "lib") }
+// library is libpypto-pd.so, and embedC the host in C over it.
+func library(t *testing.T) string { return build(t, cluster.Bin(t), "libpypto-pd.so", "lib") }
 
 func embedC(t *testing.T) string {
 	library(t)
-	return build(t, "embed_c", "-C", "examples/embed_c")
+	return build(t, cluster.Bin(t), "embed_c", "-C", "examples/embed_c")
+}
+
+// plainEmbedC is embedC over a library without code that is made at run time,
+// which valgrind could not tell from the host's.
+func plainEmbedC(t *testing.T) string {
+	bin := filepath.Join(cluster.Bin(t), "plain")
+	build(t, bin, "libpypto-pd.so", "lib", "TAGS=stdjson")
+	return build(t, bin, "embed_c", "-C", "examples/embed_c")
 }
 
 // server is a kind of model server that one side of a pair is.
@@ -95,17 +102,19 @@ type pair struct {
 	router          *cluster.Process
 }
 
-// start starts a pair, waits until the router has it, and ends it in order with
-// the test.
+// start starts a pair and waits until the router has it.
 func start(t *testing.T, p, d server) *pair {
 	t.Helper()
 	path, c := cluster.WriteConfig(t, cluster.Options{HandoffSeconds: 20})
-	out := &pair{
-		prefill: cluster.Spawn(t, p.command(t, path, c.Entries(pd.Prefill)[0])),
-		decode:  cluster.Spawn(t, d.command(t, path, c.Entries(pd.Decode)[0])),
-	}
-	out.prefill.Ready(t)
-	out.decode.Ready(t)
+	return startRouter(t, path, cluster.Spawn(t, p.command(t, path, c.Entries(pd.Prefill)[0])), cluster.Spawn(t, d.command(t, path, c.Entries(pd.Decode)[0])))
+}
+
+// startRouter starts the router over two nodes.
+func startRouter(t *testing.T, path string, prefill, decode *cluster.Process) *pair {
+	t.Helper()
+	out := &pair{prefill: prefill, decode: decode}
+	prefill.Ready(t)
+	decode.Ready(t)
 	port := cluster.Ports(t, 1)[0]
 	out.router = cluster.Spawn(t, cluster.Command{Label: "router", Program: cluster.Router, Args: []string{
 		"--pd-config", path, "--port", strconv.Itoa(port), "--node-poll-interval", "100ms",
