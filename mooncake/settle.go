@@ -50,8 +50,8 @@ var proofs = []proof{
 		"a task whose transport failed before it made slices reads as completed with 0 bytes",
 	},
 	{
-		completedLate, "COMPLETED after the transfer time-out (ascend)", pd.Uncertain, true, true,
-		"the library's first try timed out and a second one completed; the first may still land",
+		completedLate, "COMPLETED after the transfer time-out (ascend)", pd.Uncertain, true, false,
+		"the library's first try timed out and a second one completed; the first may still land, and still read",
 	},
 	{
 		taskFailed, "FAILED", pd.Uncertain, true, false,
