@@ -371,7 +371,10 @@ func (h *handoff) refuse(n *node, bad *refused) error {
 		return nil
 	}
 	log.Warn("leg refused", append(attrs, "status", bad.status, "code", said.Code.String())...)
-	n.poke()
+	// A node may refuse for what the other one is: prefill passes on that decode is
+	// gated.
+	h.pair.prefill.poke()
+	h.pair.decode.poke()
 	if openai.HTTPStatus(said.Code) != 503 {
 		// A conflict between router and node is no fault of the client.
 		said = pd.Errorf(pd.CodePeerUnreachable, "forward", "%s node %s: %s", n.role, n.id, said.Message())
