@@ -3,7 +3,6 @@ package fault
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -102,7 +101,7 @@ func TestSlotIsTakenUntilItsNodeHasAnswered(t *testing.T) {
 			})
 			// Asked once without an answer.
 			cluster.Eventually(t, func() error {
-				if !strings.Contains(c.Router.Stderr(), `msg="abort unconfirmed"`) {
+				if routerLine(c, `msg="abort unconfirmed"`, "node="+string(decode.Entry.NodeID)) == "" {
 					return errors.New("the router has not given a question up")
 				}
 				return nil
@@ -115,13 +114,7 @@ func TestSlotIsTakenUntilItsNodeHasAnswered(t *testing.T) {
 				again(t, c, decode)
 			} else {
 				decode.Signal(syscall.SIGCONT)
-				cluster.Eventually(t, func() error {
-					if len(receipts(c, id)) == 0 {
-						return errors.New("no receipt")
-					}
-					return nil
-				})
-				require.GreaterOrEqual(t, number(t, receipts(c, id)[0], "asked"), 2)
+				require.GreaterOrEqual(t, number(t, receiptOf(t, c, "decode", id), "asked"), 2)
 			}
 			c.AssertIdle(t)
 			c.WaitPairs(t, 1)
