@@ -288,18 +288,23 @@ func TestStoppedOwner(t *testing.T) {
 	for _, stage := range []string{"before submit", "in mid-transfer", "after"} {
 		t.Run(stage, func(t *testing.T) {
 			t.Parallel()
-			from := newChildSide(t, sideOptions{topology: two, timeout: 2 * time.Second})
+			var faults []simulator.Fault
+			if stage == "in mid-transfer" {
+				faults = append(faults, deafTo(1))
+			}
+			from := newChildSide(t, sideOptions{topology: two, timeout: 2 * time.Second}, faults...)
 			to := newChildSide(t, sideOptions{name: "d0", topology: two})
 			from.knows(to)
 			w := onBoth(pd.NewHandoffID(), 0, from, to)
-			if stage == "after" {
+			if stage != "before submit" {
 				require.NoError(t, from.Submit(w))
+				await(t, from.recorder, "the unit of rank 0", func() (bool, bool) { return true, len(from.units) > 0 })
+			}
+			if stage == "after" {
 				requireAll(t, pd.Done, from.settled(w))
 			}
 			from.signal(1, syscall.SIGSTOP)
 			if stage == "in mid-transfer" {
-				// The owner has the order and will never say what it made of it.
-				require.NoError(t, from.Submit(w))
 				c := from.settled(w)
 				for _, r := range c.Results {
 					require.Equal(t, map[pd.Rank]pd.Settlement{0: pd.Done, 1: pd.Uncertain}[r.Source], r.Settlement)

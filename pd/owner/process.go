@@ -165,20 +165,24 @@ var ErrNoOwner = errors.New("an owner process is started by its node; it has no 
 // fills in the rest. The boot lock stays open until the process ends.
 func Inherited() (ServeConfig, error) {
 	var all [3]*os.File
-	for i := range all {
+	for i, kind := range [...]uint32{syscall.S_IFSOCK, syscall.S_IFREG, syscall.S_IFREG} { // connFD, memoryFD, lockFD
 		fd := connFD + i
-		// Owners start no children, and a library that does must not hand these on.
-		if _, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_SETFD, syscall.FD_CLOEXEC); errno != 0 {
-			if i == lockFD-connFD {
+		// The runtime opens descriptors of its own, which may have these numbers where
+		// no node has taken them: then they are nothing of the kind.
+		var is syscall.Stat_t
+		if err := syscall.Fstat(fd, &is); err != nil || is.Mode&syscall.S_IFMT != kind {
+			if fd == lockFD {
 				break // the node has no lock to share
 			}
 			return ServeConfig{}, ErrNoOwner
 		}
+		// Owners start no children, and a library that does must not hand these on.
+		syscall.CloseOnExec(fd)
 		all[i] = os.NewFile(uintptr(fd), "inherited")
 	}
 	conn, err := unixConn(all[0])
 	if err != nil {
-		return ServeConfig{}, errors.Join(ErrNoOwner, err)
+		return ServeConfig{}, ErrNoOwner
 	}
 	all[0].Close()
 	return ServeConfig{Conn: conn, Memory: all[1], Lock: all[2]}, nil
