@@ -455,12 +455,12 @@ int main(int argc, char **argv)
 	sigset_t signals;
 	int signal, listener;
 
-	if (argc != 6) {
-		fprintf(stderr, "usage: embed_c pd.json prefill|decode HOST PORT SERVED-MODEL\n");
+	if (argc != 7 || strcmp(argv[4], "--port")) {
+		fprintf(stderr, "usage: embed_c pd.json prefill|decode HOST --port PORT SERVED-MODEL\n");
 		return 2;
 	}
 	prefilling = !strcmp(argv[2], "prefill");
-	model = argv[5];
+	model = argv[6];
 	sha256("reference", strlen("reference"), sum); /* as pypto-serving's default --model */
 	hex(sum, DIGEST, revision);
 	sigemptyset(&signals);
@@ -475,14 +475,14 @@ int main(int argc, char **argv)
 	snprintf(config, sizeof config,
 		 "{\"pd_config\":\"%s\",\"role\":\"%s\",\"node_id\":\"%s:%s\",\"served_model\":\"%s\",\"revision\":\"%s\",\"geometry\":\"tiny\",\"ranks\":2,\"tp\":1,"
 		 "\"pool_tokens\":8192,\"step_tokens\":%d,\"sequences\":16,\"max_model_tokens\":16384}",
-		 argv[1], argv[2], argv[3], argv[4], model, revision, STEP);
+		 argv[1], argv[2], argv[3], argv[5], model, revision, STEP);
 	must(pypto_pd_node_open(bytes(config), &node, reason(&why)), "open", &why);
 	cache_open(&cache, node, 1);
 	must(pypto_pd_node_start(node, 30000, reason(&why)), "start", &why);
-	listener = http_listen(argv[3], argv[4]);
+	listener = http_listen(argv[3], argv[5]);
 	pthread_create(&poller, NULL, poll_events, NULL);
 	pthread_create(&acceptor, NULL, accept_connections, (void *)(intptr_t)listener);
-	printf("embed_c ready: role=%s http=%s:%s\n", argv[2], argv[3], argv[4]);
+	printf("embed_c ready: role=%s http=%s:%s\n", argv[2], argv[3], argv[5]);
 	fflush(stdout);
 
 	sigwait(&signals, &signal);

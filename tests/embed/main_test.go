@@ -90,7 +90,7 @@ func (h server) command(t *testing.T, path string, e config.Entry) cluster.Comma
 		}
 	case inC:
 		c.Program = embedC(t)
-		c.Args = []string{path, e.Role.String(), e.Host, strconv.Itoa(e.Port), cluster.Model}
+		c.Args = []string{path, e.Role.String(), e.Host, "--port", strconv.Itoa(e.Port), cluster.Model}
 	}
 	return c
 }
