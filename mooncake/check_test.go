@@ -44,7 +44,7 @@ func TestNothingIsLoadedBeforeOpen(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "mooncake", p.Name())
 	require.Equal(t, transfer.Facts{
-		FenceProves: true, TerminalFreesSource: true, Acknowledged: true, Build: "mooncake-tcp/1/not-loaded",
+		FenceProves: true, TerminalFreesSource: true, Acknowledged: true, Build: "mooncake-tcp/1/absent",
 	}, p.Facts())
 	err = p.Check(t.Context(), "127.0.0.1")
 	require.ErrorIs(t, err, pd.CodeNativeLibraryMissing)
@@ -73,7 +73,9 @@ func TestWithoutCgo(t *testing.T) {
 func TestCheckFindsWhatIsWrong(t *testing.T) {
 	l := needFakes(t)
 	p := tcp(t, l)
+	before := p.Facts()
 	require.NoError(t, p.Check(t.Context(), "127.0.0.1"))
+	require.Equal(t, before, p.Facts())
 	require.Regexp(t, `^mooncake-tcp/1/[0-9a-f]{64}$`, p.Facts().Build)
 	require.ErrorContains(t, p.Check(t.Context(), ""), "hostname is empty: set transfer_hostname or host")
 	err := p.Check(t.Context(), "no such host")
@@ -136,16 +138,18 @@ func TestEnvironment(t *testing.T) {
 		"MC_RETRY_CNT": "1", "MC_TCP_ENABLE_CONNECTION_POOL": "1", "MC_FORCE_TCP": "1", "MC_LOG_LEVEL": "ERROR",
 		"MC_MIN_RPC_PORT": "15000", "MC_MIN_PRC_PORT": "15000", "MC_MAX_RPC_PORT": "17000", "MC_MAX_PRC_PORT": "17000",
 	}, env)
-	for hostname, want := range map[string]string{"::1": "1", "127.0.0.1": "", "example.com": ""} {
+	for hostname, want := range map[string]string{"::1": "1", "127.0.0.1": "", "::ffff:127.0.0.1": "", "example.com": ""} {
 		env, err = environment(&o, hostname)
 		require.NoError(t, err)
 		require.Equal(t, want, env["MC_USE_IPV6"], hostname)
+		_, known := env["MC_USE_IPV6"]
+		require.Equal(t, hostname != "example.com", known, "a name leaves it to the user")
 	}
 	o.Protocol, o.AscendAsync = Ascend, true
 	env, err = environment(&o, "")
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{
-		"MC_RETRY_CNT": "1", "ASCEND_AUTO_CONNECT": "0", "MC_LOG_LEVEL": "ERROR",
+		"MC_RETRY_CNT": "1", "ASCEND_AUTO_CONNECT": "0", "MC_FORCE_TCP": "", "MC_LOG_LEVEL": "ERROR",
 		"ASCEND_USE_ASYNC_TRANSFER": "1",
 		"ASCEND_BASE_PORT":          "20000", "ASCEND_CONNECT_TIMEOUT": "10000", "ASCEND_TRANSFER_TIMEOUT": "10000",
 		"MC_MIN_RPC_PORT": "15000", "MC_MIN_PRC_PORT": "15000", "MC_MAX_RPC_PORT": "17000", "MC_MAX_PRC_PORT": "17000",

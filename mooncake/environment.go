@@ -33,7 +33,8 @@ var banned = []struct{ name, reason string }{
 	{"ASCEND_BUFFER_POOL", "it stages writes in host memory"},
 }
 
-// environment is what the library is to see, after checking what the user set.
+// environment is what the library is to see, with an empty value for what it is
+// not to see, after checking what the user set.
 // hostname is the first that the process uses.
 func environment(o *Options, hostname string) (map[string]string, error) {
 	var all []error
@@ -58,6 +59,7 @@ func environment(o *Options, hostname string) (map[string]string, error) {
 		if got, set := os.LookupEnv("MC_FORCE_TCP"); set {
 			all = append(all, fmt.Errorf("environment: MC_FORCE_TCP is %q: unset it: it keeps the device transport out", got))
 		}
+		env["MC_FORCE_TCP"] = ""
 		const reason = "it is set from the provider's options"
 		force("ASCEND_BASE_PORT", strconv.Itoa(o.AscendBasePort), reason)
 		force("ASCEND_CONNECT_TIMEOUT", strconv.FormatInt(o.ConnectTimeout.Milliseconds(), 10), reason)
@@ -73,9 +75,12 @@ func environment(o *Options, hostname string) (map[string]string, error) {
 	for _, name := range []string{"MC_MAX_RPC_PORT", "MC_MAX_PRC_PORT"} {
 		env[name] = strconv.Itoa(o.MaxPort)
 	}
-	if ip := net.ParseIP(hostname); ip != nil && ip.To4() == nil {
-		// Without it the library resolves peers to IPv4 only.
-		env["MC_USE_IPV6"] = "1"
+	if ip := net.ParseIP(hostname); ip != nil {
+		// The library has one family at a time, and any value is yes.
+		env["MC_USE_IPV6"] = ""
+		if ip.To4() == nil {
+			env["MC_USE_IPV6"] = "1"
+		}
 	}
 	if _, set := os.LookupEnv("MC_LOG_LEVEL"); !set {
 		env["MC_LOG_LEVEL"] = o.LogLevel

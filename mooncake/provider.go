@@ -158,6 +158,7 @@ type Provider struct {
 	mu  sync.Mutex
 	te  *te.API
 	acl *acl.API
+	sum string // of the library's file, as far as it is known
 }
 
 var _ transfer.Provider = (*Provider)(nil)
@@ -171,11 +172,15 @@ func New(o Options) (*Provider, error) {
 	return &Provider{options: o}, nil
 }
 
+// OnDevice says whether the memory that moves is that of devices.
+func (p *Provider) OnDevice() bool { return p.options.Protocol == Ascend }
+
 // Name is "mooncake".
 func (p *Provider) Name() string { return Name }
 
-// Facts declares what is proven for the protocol. Build is that of the loaded
-// library; before Open or Check it says that none is loaded, and fits no peer.
+// Facts declares what is proven for the protocol. Build is the digest of the
+// library's file, which is looked for and not loaded; a library that is not
+// there has a build that fits no peer.
 func (p *Provider) Facts() transfer.Facts {
 	tcp := p.options.Protocol == TCP
 	return transfer.Facts{
@@ -195,10 +200,20 @@ func (p *Provider) Facts() transfer.Facts {
 func (p *Provider) build() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.te == nil {
-		return fmt.Sprintf("%s-%s/1/not-loaded", Name, p.options.Protocol)
+	if p.te != nil {
+		p.sum = p.te.Info().SHA256
+	} else if p.sum == "" {
+		info, err := te.Identify(p.libraryOptions(nil))
+		if err != nil {
+			return fmt.Sprintf("%s-%s/1/absent", Name, p.options.Protocol)
+		}
+		p.sum = info.SHA256
 	}
-	return fmt.Sprintf("%s-%s/1/%s", Name, p.options.Protocol, p.te.Info().SHA256)
+	return fmt.Sprintf("%s-%s/1/%s", Name, p.options.Protocol, p.sum)
+}
+
+func (p *Provider) libraryOptions(env map[string]string) te.Options {
+	return te.Options{Path: p.options.Library, Env: env, AllowGoRuntime: p.options.AllowGoRuntime}
 }
 
 // Stats counts what went wrong.
@@ -229,7 +244,7 @@ func (p *Provider) load(hostname string) (*te.API, *acl.API, error) {
 			return nil, nil, &pd.Error{Op: op, Code: pd.CodeNativeLibraryMissing, Err: err}
 		}
 	}
-	engine, err := te.Load(te.Options{Path: p.options.Library, Env: env, AllowGoRuntime: p.options.AllowGoRuntime})
+	engine, err := te.Load(p.libraryOptions(env))
 	if err != nil {
 		return nil, nil, &pd.Error{Op: op, Code: pd.CodeNativeLibraryMissing, Err: err}
 	}

@@ -29,12 +29,6 @@ func (o *Options) request() dl.Request {
 	}
 }
 
-// Find says which file Load would load, without loading it.
-func Find(o Options) (string, error) {
-	path, _, err := dl.Find(o.request())
-	return path, err
-}
-
 // Error is the refusal of one call of the runtime.
 type Error struct {
 	// Call is the name of the C function and Code what it returned.

@@ -73,7 +73,7 @@ func Open(r Request) (*Library, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load %s: %w", r.What, err)
 	}
-	digest, err := digest(path)
+	sum, err := digest(path)
 	if err != nil {
 		return nil, fmt.Errorf("load %s: %w", r.What, err)
 	}
@@ -81,9 +81,22 @@ func Open(r Request) (*Library, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load %s from %s: %w", r.What, path, err)
 	}
-	l := &Library{info: Info{Path: path, Source: source, SHA256: digest, SoName: soName}, handle: handle}
+	l := &Library{info: Info{Path: path, Source: source, SHA256: sum, SoName: soName}, handle: handle}
 	loaded[path] = l
 	return l, nil
+}
+
+// Identify says which file Open would load, with its digest, and loads nothing.
+func Identify(r Request) (Info, error) {
+	path, source, err := Find(r)
+	if err != nil {
+		return Info{}, err
+	}
+	sum, err := digest(path)
+	if err != nil {
+		return Info{}, fmt.Errorf("read %s: %w", r.What, err)
+	}
+	return Info{Path: path, Source: source, SHA256: sum}, nil
 }
 
 func digest(path string) (string, error) {
@@ -126,7 +139,8 @@ func (l *Library) Resolve(symbols []Symbol) ([]uintptr, error) {
 }
 
 // Setenv sets a variable where C code sees it, which the environment of Go is
-// not. It must be called before the library that reads the variable is loaded.
+// not; an empty value removes it. It must be called before the library that
+// reads the variable is loaded.
 func Setenv(name, value string) error {
 	if name == "" || strings.ContainsAny(name, "=\x00") {
 		return fmt.Errorf("environment variable %q: not a name", name)

@@ -199,6 +199,7 @@ func TestSetenv(t *testing.T) {
 		require.ErrorIs(t, Setenv("DL_TEST", "1"), ErrNoCgo)
 		return
 	}
+	require.NoError(t, Setenv("DL_TEST", ""), "it is not there, and is removed")
 	require.NoError(t, Setenv("DL_TEST", "1"))
 	require.Empty(t, os.Getenv("DL_TEST"), "the environment of Go is another one")
 }

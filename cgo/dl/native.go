@@ -51,7 +51,7 @@ static uintptr_t pypto_dl_lookup(uintptr_t handle, const char *name) {
 }
 
 static int pypto_dl_setenv(const char *name, const char *value) {
-	return setenv(name, value, 1) == 0 ? 0 : errno;
+	return (*value == 0 ? unsetenv(name) : setenv(name, value, 1)) == 0 ? 0 : errno;
 }
 
 // 1: will be inherited by a child; 0: will not, or is no descriptor.

@@ -18,8 +18,8 @@ const EnvLibrary = "PYPTO_MOONCAKE_LIBRARY"
 type Options struct {
 	// Path is the library's file; "" means EnvLibrary, then the usual places.
 	Path string
-	// Env is set for C code before the library is loaded. It has no effect on a
-	// library that is loaded already.
+	// Env is set for C code before the library is loaded; an empty value removes a
+	// variable. It has no effect on a library that is loaded already.
 	Env map[string]string
 	// AllowGoRuntime lets a library in that brings a second Go runtime.
 	AllowGoRuntime bool
@@ -35,11 +35,8 @@ func (o *Options) request() dl.Request {
 	}
 }
 
-// Find says which file Load would load, without loading it.
-func Find(o Options) (string, error) {
-	path, _, err := dl.Find(o.request())
-	return path, err
-}
+// Identify says which file Load would load, with its digest, and loads nothing.
+func Identify(o Options) (dl.Info, error) { return dl.Identify(o.request()) }
 
 // Opcode says which way bytes go.
 type Opcode int
