@@ -36,7 +36,7 @@ func TestRouterThatEndsUnderLoad(t *testing.T) {
 		var all []*flight
 		for i := range load {
 			all = append(all, fly(t, c.URL, cluster.Completion{
-				Prompt: cluster.Prompt(fmt.Sprintf("load %d %d ", known, i), 60+60*i), Max: 300, Stream: i%2 == 0,
+				Prompt: cluster.Prompt(fmt.Sprintf("load %d %d ", known, i), 60+60*i), Max: 2000, Stream: i%2 == 0,
 			}))
 		}
 		// Some decode by now, others compute or move.
