@@ -62,10 +62,6 @@ type Options struct {
 	// MinPort and MaxPort bound the ports that engines listen on; 0 is the
 	// default. The range may be given to the library once per process.
 	MinPort, MaxPort int
-	// PortTaken says that an engine of an earlier boot on this machine had a port;
-	// then it is not used again. nil means none had. An engine tells its own as
-	// Ports() []int.
-	PortTaken func(port int) bool
 	// Device says which logical device holds a rank's memory; nil means device 0
 	// for every rank, which fits one card per process. Only Ascend asks.
 	Device func(pd.Rank) int
@@ -100,9 +96,6 @@ func (o *Options) withDefaults() {
 	}
 	if o.TransferTimeout == 0 {
 		o.TransferTimeout = DefaultTransferTimeout
-	}
-	if o.PortTaken == nil {
-		o.PortTaken = func(int) bool { return false }
 	}
 	if o.Device == nil {
 		o.Device = func(pd.Rank) int { return 0 }
@@ -191,6 +184,7 @@ func (p *Provider) Facts() transfer.Facts {
 		DeathSuffices:       false,
 		TerminalFreesSource: tcp,
 		Acknowledged:        true,
+		LocksMemory:         !tcp,
 		Build:               p.build(),
 	}
 }
@@ -278,7 +272,7 @@ func (p *Provider) Open(ctx context.Context, o transfer.Options) (transfer.Engin
 	}
 	e := &engine{
 		provider: p, api: native, identity: identity, hostname: o.Hostname, timeout: o.AttemptTimeout,
-		keeper: startKeeper(), wake: make(chan struct{}, 1),
+		portUsed: o.PortUsed, keeper: startKeeper(), wake: make(chan struct{}, 1),
 		extents: transfer.Extents{}, memory: map[pd.ComponentID]transfer.Memory{},
 		used: map[int]bool{}, sessions: map[sessionKey]*session{},
 	}

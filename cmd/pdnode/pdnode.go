@@ -151,6 +151,9 @@ func (n *Node) openOwners(ctx context.Context, events owner.Events) error {
 		c.Launch, c.Remote = owner.Visit(cfg.OwnerSockets, n.lock), remote
 	case cfg.Children == nil:
 		c.Provider = cfg.Provider
+		if c.NewArena == nil {
+			c.NewArena = hereArena(cfg.Provider)
+		}
 	default:
 		o := *cfg.Children
 		o.Lock, o.Stderr = n.lock, cfg.Stderr
@@ -165,6 +168,16 @@ func (n *Node) openOwners(ctx context.Context, events owner.Events) error {
 		return err
 	}
 	return n.recordProcesses()
+}
+
+// hereArena makes memory in this process.
+func hereArena(p transfer.Provider) func(pd.Rank) (transfer.Arena, error) {
+	return func(rank pd.Rank) (transfer.Arena, error) {
+		if a, err := NewArena(p, rank, false); a != nil || err != nil {
+			return a, err
+		}
+		return owner.NewHostArena(), nil
+	}
 }
 
 // recordProcesses tells people which processes the boot has.

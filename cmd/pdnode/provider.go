@@ -2,10 +2,11 @@ package pdnode
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
+	"github.com/hw-native-sys/pypto-pd/mooncake"
+	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/strictjson"
 	"github.com/hw-native-sys/pypto-pd/pd/transfer"
 	"github.com/hw-native-sys/pypto-pd/pd/transfer/simulator"
@@ -24,10 +25,33 @@ func Provider(name, options string) (transfer.Provider, error) {
 		return simulator.New(simulator.Config{
 			Link: simulator.Link{BytesPerSecond: o.LinkRate, Latency: time.Duration(o.LinkLatencyNanos)}, Faults: o.Faults, Seed: o.Seed,
 		})
-	case "mooncake":
-		return nil, errors.New(`provider mooncake: this build has no native data plane (libtransfer_engine.so); set "provider": "simulator" in pd.json to run without it`)
+	case mooncake.Name:
+		var o MooncakeOptions
+		if err := strictjson.Decode([]byte(options), &o, strictjson.Limits{}); err != nil {
+			return nil, fmt.Errorf("provider %s: options: %w", name, err)
+		}
+		return mooncake.New(mooncake.Options{Protocol: o.Protocol, Library: o.Library, AscendLibrary: o.AscendLibrary})
 	}
 	return nil, fmt.Errorf("provider %q is unknown", name)
+}
+
+// NewArena makes the memory that a provider moves, where it is not just any
+// memory of the process; nil where it is. In an owner process whose node
+// computes in the same memory, shared, host memory is the process's anyway.
+func NewArena(p transfer.Provider, rank pd.Rank, shared bool) (transfer.Arena, error) {
+	m, ok := p.(*mooncake.Provider)
+	if !ok || (shared && !m.OnDevice()) {
+		return nil, nil
+	}
+	return m.NewArena(rank)
+}
+
+// MooncakeOptions are the native data plane's: how bytes move, and where the
+// libraries are, "" for the usual places.
+type MooncakeOptions struct {
+	Protocol      mooncake.Protocol `json:"protocol"`
+	Library       string            `json:"library"`
+	AscendLibrary string            `json:"ascend_library"`
 }
 
 // SimulatorOptions are the simulated data plane's. Each owner process counts
@@ -40,18 +64,19 @@ type SimulatorOptions struct {
 	Faults           []simulator.Fault `json:"faults"`
 }
 
-// Options puts the options of a provider in the form that Provider reads; those
-// of others than the simulator have none yet.
-func Options(name string, o SimulatorOptions) string {
-	if name != simulator.Name {
-		return "{}"
+// Options puts the options of the provider of a name in the form that Provider
+// reads.
+func Options(name string, s SimulatorOptions, m MooncakeOptions) string {
+	var v any = m
+	if name == simulator.Name {
+		if s.Faults == nil {
+			s.Faults = []simulator.Fault{}
+		}
+		v = s
 	}
-	if o.Faults == nil {
-		o.Faults = []simulator.Fault{}
-	}
-	b, err := json.Marshal(o)
+	b, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // numbers and enums
+		panic(err) // numbers, enums and paths
 	}
 	return string(b)
 }

@@ -101,3 +101,11 @@ func checkBound(ctx context.Context, hostname string, rank pd.Rank, ports []int)
 	}
 	return nil
 }
+
+// checkProvider asks a provider what it can tell before it is opened.
+func checkProvider(ctx context.Context, p transfer.Provider, hostname string) error {
+	if c, ok := p.(transfer.Checker); ok {
+		return c.Check(ctx, hostname)
+	}
+	return nil
+}

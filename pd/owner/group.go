@@ -116,6 +116,9 @@ func Open(ctx context.Context, c Config) (*Group, error) {
 func (g *Group) openRanks(ctx context.Context) error {
 	g.ranks = make([]*opened, g.config.Topology.Ranks)
 	if g.config.Launch == nil {
+		if err := checkProvider(ctx, g.config.Provider, g.config.Hostname); err != nil {
+			return err
+		}
 		for rank := range g.ranks {
 			var err error
 			if g.ranks[rank], err = g.openAgent(ctx, pd.Rank(rank)); err != nil {

@@ -147,6 +147,9 @@ func (s *server) open(ctx context.Context, order *startMessage) (*startedMessage
 	if err != nil {
 		return nil, err
 	}
+	if err := checkProvider(ctx, provider, order.Hostname); err != nil {
+		return nil, err
+	}
 	extents := transfer.Extents{}
 	config := agentConfig{
 		rank: order.Rank, provider: provider, connectTimeout: time.Duration(order.ConnectNanos), log: s.config.Log,

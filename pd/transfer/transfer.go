@@ -74,6 +74,13 @@ type Provider interface {
 	Open(ctx context.Context, o Options) (Engine, error)
 }
 
+// Checker is a provider that can say before Open, once per process, what of the
+// machine would keep it from working, and what to do about it. hostname is the
+// data-plane address that peers will use.
+type Checker interface {
+	Check(ctx context.Context, hostname string) error
+}
+
 // Options describe one engine.
 type Options struct {
 	Identity Identity

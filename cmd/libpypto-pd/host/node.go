@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/hw-native-sys/pypto-pd/cmd/pdnode"
+	"github.com/hw-native-sys/pypto-pd/mooncake"
 	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/engine"
 	"github.com/hw-native-sys/pypto-pd/pd/lease"
@@ -115,7 +116,7 @@ func (n *Node) Start(ctx context.Context) error {
 		}
 	}
 	s := n.settings
-	options := pdnode.Options(s.pd.Provider, pdnode.SimulatorOptions{Seed: 1})
+	options := pdnode.Options(s.pd.Provider, pdnode.SimulatorOptions{Seed: 1}, pdnode.MooncakeOptions{Protocol: mooncake.TCP})
 	provider, err := pdnode.Provider(s.pd.Provider, options)
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/hw-native-sys/pypto-pd/cmd/program"
+	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/edge"
 	"github.com/hw-native-sys/pypto-pd/pd/serve"
 )
@@ -43,10 +44,17 @@ func Run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 			return program.Complain(name, stderr, program.Usage, err)
 		}
 	}
-	if err := run(ctx, s, entry, env, stdout, stderr); err != nil {
-		return program.Complain(name, stderr, program.Failed, err)
+	err = run(ctx, s, entry, env, stdout, stderr)
+	if err == nil {
+		return program.Done
 	}
-	return program.Done
+	switch pd.CodeOf(err) {
+	case pd.CodeNativeLibraryMissing:
+		return program.Complain(name, stderr, program.Usage, fmt.Errorf("%w; set \"provider\": \"simulator\" in pd.json to run without it", err))
+	case pd.CodeInvalidConfig:
+		return program.Complain(name, stderr, program.Usage, err)
+	}
+	return program.Complain(name, stderr, program.Failed, err)
 }
 
 // run binds every port before it allocates anything, then serves.

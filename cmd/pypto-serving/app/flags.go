@@ -59,6 +59,9 @@ type flags struct {
 
 	Owners string `name:"owners" enum:",in-process,child" default:"" help:"Where the cache memory of a node with a role is held and moved: in-process, or child for one process per rank, which this node starts as 'pypto-serving owner'. Default: in-process with provider simulator, else child."`
 
+	MooncakeLibrary string `name:"mooncake-library" help:"Path of libtransfer_engine.so, for provider mooncake (default: PYPTO_MOONCAKE_LIBRARY, then the usual places)."`
+	AscendLibrary   string `name:"ascend-library" help:"Path of libascendcl.so, for --backend npu (default: PYPTO_ASCENDCL_LIBRARY, then the usual places)."`
+
 	AutoFence bool `name:"auto-fence" help:"On a decode node: end a quarantine by making the data plane anew, without an operator."`
 
 	MaxBody int           `name:"max-body-bytes" default:"33554432" help:"Largest request body."`

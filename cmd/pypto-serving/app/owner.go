@@ -7,7 +7,10 @@ import (
 
 	"github.com/hw-native-sys/pypto-pd/cmd/pdnode"
 	"github.com/hw-native-sys/pypto-pd/cmd/program"
+	"github.com/hw-native-sys/pypto-pd/mooncake"
+	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/owner"
+	"github.com/hw-native-sys/pypto-pd/pd/transfer"
 	"github.com/hw-native-sys/pypto-pd/pd/transfer/simulator"
 )
 
@@ -38,6 +41,7 @@ func runOwner(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	if err != nil {
 		return program.Complain(name+" "+ownerCommand, stderr, program.Usage, err)
 	}
+	c.NewArena = func(p transfer.Provider, rank pd.Rank) (transfer.Arena, error) { return pdnode.NewArena(p, rank, true) }
 	c.Provider, c.Log = pdnode.Provider, f.Logger(stderr).With("pid", os.Getpid())
 	if err := owner.Serve(context.WithoutCancel(ctx), c); err != nil {
 		return program.Complain(name+" "+ownerCommand, stderr, program.Failed, err)
@@ -51,7 +55,7 @@ func providerOptions(s settings, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return pdnode.Options(name, pdnode.SimulatorOptions{LinkRate: s.SimLinkRate, LinkLatencyNanos: int64(s.SimLinkLatency), Seed: s.SimSeed, Faults: faults}), nil
+	return pdnode.Options(name, pdnode.SimulatorOptions{LinkRate: s.SimLinkRate, LinkLatencyNanos: int64(s.SimLinkLatency), Seed: s.SimSeed, Faults: faults}, pdnode.MooncakeOptions{Protocol: mooncake.TCP, Library: s.MooncakeLibrary, AscendLibrary: s.AscendLibrary}), nil
 }
 
 // ownersOf says where a node's owners are.
