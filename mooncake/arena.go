@@ -95,18 +95,20 @@ func (m hostMemory) Base() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceD
 func (m hostMemory) Len() int64    { return int64(len(m)) }
 func (m hostMemory) Bytes() []byte { return m }
 
-func (m hostMemory) WriteAt(p []byte, offset int64) (int, error) {
-	if err := checkRange(len(p), offset, m.Len()); err != nil {
-		return 0, err
+func (m hostMemory) CopyIn(offset int64, from []byte) error {
+	if err := checkRange(len(from), offset, m.Len()); err != nil {
+		return err
 	}
-	return copy(m[offset:], p), nil
+	copy(m[offset:], from)
+	return nil
 }
 
-func (m hostMemory) ReadAt(p []byte, offset int64) (int, error) {
-	if err := checkRange(len(p), offset, m.Len()); err != nil {
-		return 0, err
+func (m hostMemory) CopyOut(offset int64, to []byte) error {
+	if err := checkRange(len(to), offset, m.Len()); err != nil {
+		return err
 	}
-	return copy(p, m[offset:]), nil
+	copy(to, m[offset:])
+	return nil
 }
 
 // checkRange refuses a copy that leaves the memory.

@@ -190,21 +190,17 @@ func TestLibrarySeesTheEnvironment(t *testing.T) {
 func TestPortsOfEarlierBootsStayUnused(t *testing.T) {
 	l := needFakes(t)
 	asked := map[int]bool{}
-	p, err := New(Options{Library: l.TransferEngine, PortTaken: func(port int) bool {
+	s := newSide(t, tcp(t, l), sideOptions{portUsed: func(port int) bool {
 		first := len(asked) == 0
 		asked[port] = true
 		return first
 	}})
-	require.NoError(t, err)
-	s := newSide(t, p, sideOptions{})
 	ports := s.native.Ports()
 	require.Len(t, ports, 1)
 	require.Len(t, asked, 2, "the first port was taken, the second is used")
 	require.Equal(t, "127.0.0.1:"+strconv.Itoa(ports[0]), s.Endpoint())
 
-	all, err := New(Options{Library: l.TransferEngine, PortTaken: func(int) bool { return true }})
-	require.NoError(t, err)
-	_, err = openSide(t, all, sideOptions{})
+	_, err := openSide(t, tcp(t, l), sideOptions{portUsed: func(int) bool { return true }})
 	require.ErrorContains(t, err, "createTransferEngine: the library took a port that an earlier engine had in 8 tries; widen the port range 15000..17000")
 }
 

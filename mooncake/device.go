@@ -82,27 +82,24 @@ func (m *DeviceMemory) Len() int64 { return m.bytes }
 // Bytes is nil.
 func (m *DeviceMemory) Bytes() []byte { return nil }
 
-// WriteAt copies from p into the device. It is safe for concurrent use.
-func (m *DeviceMemory) WriteAt(p []byte, offset int64) (int, error) {
-	return m.copy(p, offset, m.device.api.CopyIn)
+// CopyIn implements transfer.Copier. It is safe for concurrent use.
+func (m *DeviceMemory) CopyIn(offset int64, from []byte) error {
+	return m.copy(offset, from, m.device.api.CopyIn)
 }
 
-// ReadAt copies from the device into p. It is safe for concurrent use.
-func (m *DeviceMemory) ReadAt(p []byte, offset int64) (int, error) {
-	return m.copy(p, offset, m.device.api.CopyOut)
+// CopyOut implements transfer.Copier. It is safe for concurrent use.
+func (m *DeviceMemory) CopyOut(offset int64, to []byte) error {
+	return m.copy(offset, to, m.device.api.CopyOut)
 }
 
-func (m *DeviceMemory) copy(p []byte, offset int64, call func(address uintptr, p []byte) error) (int, error) {
+func (m *DeviceMemory) copy(offset int64, p []byte, call func(address uintptr, p []byte) error) error {
 	if err := checkRange(len(p), offset, m.bytes); err != nil {
-		return 0, err
+		return err
 	}
 	if len(p) == 0 {
-		return 0, nil
+		return nil
 	}
 	var err error
 	m.device.keeper.do(func() { err = call(m.base+uintptr(offset), p) })
-	if err != nil {
-		return 0, err
-	}
-	return len(p), nil
+	return err
 }

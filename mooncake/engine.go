@@ -42,6 +42,7 @@ type engine struct {
 	hostname string
 	location string
 	timeout  time.Duration
+	portUsed func(int) bool // nil: none was
 	keeper   *keeper
 	home     *home
 	wake     chan struct{}
@@ -135,6 +136,8 @@ func (e *engine) create(ctx context.Context) error {
 	return fmt.Errorf("%w in %d tries; widen the port range %d..%d", errUsedPort, maxCreates, e.provider.options.MinPort, e.provider.options.MaxPort)
 }
 
+var _ transfer.Ported = (*engine)(nil)
+
 // errUsedPort: whoever still sends to an earlier engine would reach this one,
 // whose memory may be at the same addresses.
 var errUsedPort = errors.New("createTransferEngine: the library took a port that an earlier engine had")
@@ -159,7 +162,7 @@ func (e *engine) checkPorts(name string, opened []int, known bool) ([]int, error
 		opened = []int{port}
 	}
 	for _, p := range opened {
-		if e.used[p] || o.PortTaken(p) {
+		if e.used[p] || e.portUsed != nil && e.portUsed(p) {
 			return nil, fmt.Errorf("%w: %d", errUsedPort, p)
 		}
 	}
@@ -180,8 +183,7 @@ func splitName(name string) (host string, port int, err error) {
 	return strings.TrimSuffix(strings.TrimPrefix(name[:i], "["), "]"), int(n), nil
 }
 
-// Ports are those that the current engine listens on, for the record of a boot:
-// no engine of a later boot should have them (Options.PortTaken).
+// Ports implements transfer.Ported.
 func (e *engine) Ports() []int { return slices.Clone(e.ports) }
 
 // check refuses calls to an engine that has ended.

@@ -25,9 +25,7 @@ type home struct {
 // device's.
 type memory interface {
 	transfer.Memory
-	// WriteAt and ReadAt copy len(p) bytes at an offset.
-	WriteAt(p []byte, offset int64) (int, error)
-	ReadAt(p []byte, offset int64) (int, error)
+	transfer.Copier
 }
 
 // allocator gives memory of the kind that the protocol moves.
@@ -57,8 +55,7 @@ func (h *home) reset() {
 // write sets the engine's own row.
 func (h *home) write(i transfer.Identity) error {
 	row := i.Row()
-	_, err := h.memory.WriteAt(row[:], 0)
-	return err
+	return h.memory.CopyIn(0, row[:])
 }
 
 // rowRead is one read of a peer's row. Whoever is last of the two, the reader

@@ -154,7 +154,10 @@ type Provider struct {
 	sum string // of the library's file, as far as it is known
 }
 
-var _ transfer.Provider = (*Provider)(nil)
+var (
+	_ transfer.Provider = (*Provider)(nil)
+	_ transfer.Checker  = (*Provider)(nil)
+)
 
 // New checks the options. It loads and starts nothing.
 func New(o Options) (*Provider, error) {

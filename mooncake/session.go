@@ -158,7 +158,7 @@ func (e *engine) readRow(ctx context.Context, segment te.Segment, row uintptr) (
 	offset := int64(slot * transfer.RowBytes)
 	// Whatever an earlier read left there must not be taken for an answer.
 	var blank [transfer.RowBytes]byte
-	if _, err := e.home.memory.WriteAt(blank[:], offset); err != nil {
+	if err := e.home.memory.CopyIn(offset, blank[:]); err != nil {
 		e.home.slots <- slot
 		return none, err
 	}
@@ -179,7 +179,7 @@ func (e *engine) readRow(ctx context.Context, segment te.Segment, row uintptr) (
 		return none, fmt.Errorf("read identity row: %s", detail(&report, proofOf(how)))
 	}
 	var got [transfer.RowBytes]byte
-	if _, err := e.home.memory.ReadAt(got[:], offset); err != nil {
+	if err := e.home.memory.CopyOut(offset, got[:]); err != nil {
 		return none, err
 	}
 	identity, err := transfer.ParseRow(got[:])

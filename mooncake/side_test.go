@@ -26,6 +26,8 @@ type sideOptions struct {
 	host    string
 	bytes   int64
 	timeout time.Duration
+
+	portUsed func(int) bool
 }
 
 // openSide opens an engine without a region.
@@ -46,7 +48,7 @@ func openSide(t testing.TB, p *Provider, o sideOptions) (*side, error) {
 	s.memory, err = arena.Allocate("kv", o.bytes)
 	require.NoError(t, err)
 	s.Engine, err = p.Open(t.Context(), transfer.Options{
-		Identity: transfer.Identity{Boot: s.peer.Boot, Rank: o.rank}, Hostname: o.host, AttemptTimeout: o.timeout,
+		Identity: transfer.Identity{Boot: s.peer.Boot, Rank: o.rank}, Hostname: o.host, AttemptTimeout: o.timeout, PortUsed: o.portUsed,
 	})
 	if err != nil {
 		return nil, err
