@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -202,6 +203,31 @@ func TestPortsOfEarlierBootsStayUnused(t *testing.T) {
 
 	_, err := openSide(t, tcp(t, l), sideOptions{portUsed: func(int) bool { return true }})
 	require.ErrorContains(t, err, "createTransferEngine: the library took a port that an earlier engine had in 8 tries; widen the port range 15000..17000")
+}
+
+// TestPortsAreToldApart: engines that are created at once in one process do not
+// take each other's ports for their own.
+func TestPortsAreToldApart(t *testing.T) {
+	l := needFakes(t)
+	p := tcp(t, l)
+	var sides [8]*side
+	for i := range sides {
+		sides[i] = newSide(t, p, sideOptions{rank: pd.Rank(i)})
+	}
+	var all sync.WaitGroup
+	errs := make([]error, len(sides))
+	for i, s := range sides {
+		all.Go(func() { errs[i] = s.Fence(t.Context()) })
+	}
+	all.Wait()
+	seen := map[int]bool{}
+	for i, s := range sides {
+		require.NoError(t, errs[i])
+		ports := s.native.Ports()
+		require.Len(t, ports, 1)
+		require.False(t, seen[ports[0]])
+		seen[ports[0]] = true
+	}
 }
 
 func TestOwnListeners(t *testing.T) {

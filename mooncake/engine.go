@@ -29,6 +29,10 @@ const (
 	maxSessions = 4096
 )
 
+// creating is held while an engine is created, so that the ports that appear
+// meanwhile are its own.
+var creating = make(chan struct{}, 1)
+
 // region is one registered component, in the order of registration.
 type region struct {
 	component pd.ComponentID
@@ -101,6 +105,8 @@ func (e *engine) create(ctx context.Context) error {
 		var before, after map[int]bool
 		var known bool
 		e.keeper.do(func() {
+			creating <- struct{}{}
+			defer func() { <-creating }()
 			before, _ = ownListeners()
 			if native, err = e.api.Create(e.hostname); err == nil {
 				after, known = ownListeners()
