@@ -90,12 +90,12 @@ func single(t *testing.T, change map[string]any, flags ...string) (args []string
 }
 
 // wantRefusal starts a node that must not start: one line that says why, before
-// it was ready.
-func wantRefusal(t *testing.T, c cluster.Command, why ...string) {
+// it was ready. The code is 2 where the machine or pd.json has to be changed.
+func wantRefusal(t *testing.T, c cluster.Command, code int, why ...string) {
 	t.Helper()
 	c.Label = "node"
 	p := cluster.Spawn(t, c)
-	require.Equal(t, 1, p.Wait(t), "%s", p.Tail())
+	require.Equal(t, code, p.Wait(t), "%s", p.Tail())
 	require.Empty(t, p.Stdout())
 	for _, w := range why {
 		require.Contains(t, p.Stderr(), w)
@@ -108,10 +108,10 @@ func TestStartNeedsADataPlaneAddress(t *testing.T) {
 	t.Parallel()
 	for _, owners := range []string{"in-process", "child"} {
 		args, _ := single(t, map[string]any{"transfer_hostname": "no-such-host.invalid"}, "--owners", owners)
-		wantRefusal(t, cluster.Command{Program: cluster.Serving, Args: args}, `"no-such-host.invalid" does not resolve on this machine`, "give the entry an address")
+		wantRefusal(t, cluster.Command{Program: cluster.Serving, Args: args}, 2, `"no-such-host.invalid" does not resolve on this machine`, "give the entry an address")
 		// An address of another machine cannot be bound.
 		args, _ = single(t, map[string]any{"transfer_hostname": "192.0.2.1"}, "--owners", owners)
-		wantRefusal(t, cluster.Command{Program: cluster.Serving, Args: args}, "listen on 192.0.2.1")
+		wantRefusal(t, cluster.Command{Program: cluster.Serving, Args: args}, 2, "listen on 192.0.2.1")
 	}
 }
 
@@ -131,7 +131,7 @@ func TestStartWithoutPidfds(t *testing.T) {
 			}
 		}
 		args, _ := single(t, nil, "--owners", "child")
-		wantRefusal(t, filtered(args), "pidfd_open: ", why)
+		wantRefusal(t, filtered(args), 2, "pidfd_open: ", why)
 		args, _ = single(t, nil, "--owners", "in-process")
 		p := cluster.Spawn(t, filtered(args))
 		p.Ready(t)
@@ -163,7 +163,7 @@ func TestStartWaitsForEarlierProcesses(t *testing.T) {
 	require.Zero(t, first.Stop(t))
 	earlier := portsOf(t, lock)
 	require.Len(t, earlier, 2)
-	wantRefusal(t, start, "a process of an earlier boot of this node still runs and holds", "by a process that it did not record")
+	wantRefusal(t, start, 1, "a process of an earlier boot of this node still runs and holds", "by a process that it did not record")
 	require.NoError(t, syscall.Kill(-holder.Process.Pid, syscall.SIGKILL))
 	_ = holder.Wait() // killed
 	again := cluster.Spawn(t, start)
