@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -90,6 +91,9 @@ func freshPorts(t *testing.T, script string) string {
 		return m[1] + fresh[m[2]]
 	})
 }
+
+// pageTime bounds the commands of one page, which may build and test.
+const pageTime = 10 * time.Minute
 
 // takeJobsAlong ends the jobs of a session that is told to end.
 const takeJobsAlong = "trap 'trap - TERM; kill 0' TERM\n"
@@ -190,7 +194,7 @@ func TestCommandsOfTheDocumentsWork(t *testing.T) {
 		t.Run(page, func(t *testing.T) {
 			t.Parallel()
 			p := bash(t, copyOfTree(t), freshPorts(t, script)+stopJobs)
-			require.Zero(t, p.Wait(t), "%s", p.Tail())
+			require.Zero(t, p.WaitWithin(t, pageTime), "%s", p.Tail())
 			require.NotContains(t, p.Stdout(), `"object":"error"`)
 		})
 	}
@@ -201,7 +205,7 @@ func TestCommandsOfTheDocumentsWork(t *testing.T) {
 			dir := copyOfTree(t)
 			if verb != "demo" {
 				p := bash(t, dir, "make -n "+verb)
-				require.Zero(t, p.Wait(t), "%s", p.Tail())
+				require.Zero(t, p.WaitWithin(t, pageTime), "%s", p.Tail())
 				return
 			}
 			p := bash(t, dir, "exec make demo")
@@ -214,7 +218,7 @@ func TestCommandsOfTheDocumentsWork(t *testing.T) {
 			require.Contains(t, p.Stdout(), "assistant: ")
 			// As Ctrl-C does: the whole group of the terminal is interrupted.
 			require.NoError(t, syscall.Kill(-p.PID(), syscall.SIGINT))
-			p.Wait(t)
+			p.WaitWithin(t, pageTime)
 			cluster.Eventually(t, func() error { return contains(p.Stdout(), "stopping: router, then prefill, then decode") })
 			cluster.Eventually(t, func() error { return alive(t, map[int]bool{p.PID(): true}) })
 		})

@@ -158,10 +158,16 @@ func (p *Process) Alive() bool {
 // Wait waits for the end and gives the exit code; -1 means ended by a signal.
 func (p *Process) Wait(t testing.TB) int {
 	t.Helper()
+	return p.WaitWithin(t, Patience)
+}
+
+// WaitWithin is Wait for a process that builds or tests and may take longer.
+func (p *Process) WaitWithin(t testing.TB, limit time.Duration) int {
+	t.Helper()
 	select {
 	case <-p.ended:
-	case <-time.After(Patience):
-		t.Fatalf("%s has not ended within %v", p.Label, Patience)
+	case <-time.After(limit):
+		t.Fatalf("%s has not ended within %v", p.Label, limit)
 	}
 	return p.command.ProcessState.ExitCode()
 }
