@@ -117,11 +117,31 @@ func RaceBin(t testing.TB) string {
 	return bin
 }
 
+// NativeBin is Bin with programs that can load C libraries, as make build makes
+// pypto-serving; with the race detector where the tests have it.
+func NativeBin(t testing.TB) string {
+	t.Helper()
+	if withRace {
+		return RaceBin(t)
+	}
+	bin := Bin(t)
+	raced.Lock()
+	defer raced.Unlock()
+	bin = filepath.Join(filepath.Dir(bin), "native")
+	if !raced.native {
+		if err := build(bin, []string{"CGO_ENABLED=1"}, "-trimpath"); err != nil {
+			t.Fatal(err)
+		}
+		raced.native = true
+	}
+	return bin
+}
+
 // raced is apart from run, because this build takes long and nobody else needs
 // to wait for it.
 var raced struct {
 	sync.Mutex
-	built bool
+	built, native bool
 }
 
 // build builds the programs. The version that go build reads from git does not

@@ -45,6 +45,10 @@ type Options struct {
 	Host string
 	// Networks, if any, are the nodes' own, prefill first.
 	Networks []*Network
+	// Provider is the data plane; "" is the simulator. With another one the
+	// programs can load C libraries. Env is added to the nodes' environment.
+	Provider string
+	Env      []string
 	// Race: the programs have the race detector, if the tests have it.
 	Race bool
 	// ExpectErrors: log lines of level ERROR and exit codes other than 0 are
@@ -119,9 +123,13 @@ func Start(t testing.TB, o Options) *Cluster {
 func (c *Cluster) spawn(t testing.TB, command Command) *Process {
 	t.Helper()
 	bin := Bin(t)
-	if c.options.Race {
+	switch {
+	case c.options.Provider != "":
+		bin = NativeBin(t)
+	case c.options.Race:
 		bin = RaceBin(t)
 	}
+	command.Env = append(command.Env, c.options.Env...)
 	p, err := spawn(bin, t.TempDir(), command)
 	if err != nil {
 		t.Fatal(err)
@@ -192,7 +200,7 @@ func WriteConfig(t testing.TB, o Options) (string, *config.Config) {
 	}
 	dir := t.TempDir()
 	runtime := map[string]any{
-		"prefill": entries(o.Prefills), "decode": entries(o.Decodes), "provider": simulator.Name, "run_id": "e2e",
+		"prefill": entries(o.Prefills), "decode": entries(o.Decodes), "provider": cmp.Or(o.Provider, simulator.Name), "run_id": "e2e",
 		"handoff_timeout": cmp.Or(o.HandoffSeconds, 60), "request_timeout": cmp.Or(o.RequestSeconds, 600),
 	}
 	if o.Capacity > 0 {
