@@ -233,6 +233,27 @@ var faults = []fault{
 		require.Equal(t, pd.Done, source.write(t, source.connect(t, target.target()), pieces(4096, 4)).Settlement)
 		require.NoError(t, target.Fence(t.Context()))
 	}},
+	{"a hidden second attempt", func(t *testing.T, l *fakelib.Libraries, p *Provider) {
+		// Nothing can be seen of it but that it lands. So it must not exist: the
+		// environment that forbids it is enforced before the library is loaded.
+		require.Equal(t, int64(1), l.Get(fakelib.RetryCount))
+		source, target := newSide(t, p, sideOptions{}), newSide(t, p, sideOptions{rank: 1})
+		source.noise(1)
+		session, before := source.connect(t, target.target()), l.Get(fakelib.HiddenRetries)
+		l.Set(fakelib.HoldRetries, 1)
+		l.Set(fakelib.HiddenRetry, 1)
+		require.Equal(t, pd.Done, source.write(t, session, pieces(4096, 1)).Settlement)
+		clear(target.memory.Bytes())
+		l.Reset()
+		await(t, "it lands once more", func() bool { return l.Get(fakelib.HiddenRetries) == before+1 })
+		require.Equal(t, source.memory.Bytes()[:4096], target.memory.Bytes()[:4096])
+	}},
+	{"the library prints", func(t *testing.T, l *fakelib.Libraries, p *Provider) {
+		l.Set(fakelib.CreatePrints, 1)
+		source, target := newSide(t, p, sideOptions{}), newSide(t, p, sideOptions{rank: 1})
+		l.Reset()
+		require.Equal(t, pd.Done, source.write(t, source.connect(t, target.target()), pieces(4096, 4)).Settlement)
+	}},
 	{"device is full", func(t *testing.T, l *fakelib.Libraries, _ *Provider) {
 		l.Set(fakelib.AclMallocCode, 207001)
 		_, err := ascend(t, l).Open(t.Context(), transfer.Options{Identity: transfer.Identity{Boot: pd.NewBootID()}, Hostname: "127.0.0.1", AttemptTimeout: time.Second})

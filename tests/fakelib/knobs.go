@@ -61,8 +61,10 @@ const (
 	FailNthTask
 	// HalfThenFail: targets write half of a task and close the connection.
 	HalfThenFail
-	// HiddenRetryMillis: so long after it completed, a write lands once more.
-	HiddenRetryMillis
+	// HiddenRetry: after it completed, a write lands once more, as soon as
+	// HoldRetries is off.
+	HiddenRetry
+	HoldRetries
 	// DestroyMillis delays destroyTransferEngine.
 	DestroyMillis
 	// AnswerMillis delays every answer of a target to a write.

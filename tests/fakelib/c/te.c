@@ -197,12 +197,11 @@ static char *find_region(engine *e, uint64_t address, uint64_t length) {
 typedef struct {
 	char *to, *bytes;
 	size_t length;
-	int64_t millis;
 } late_write;
 
 static void *hidden_retry(void *arg) {
 	late_write *w = arg;
-	nap(w->millis);
+	while (knob(K_HOLD_RETRIES)) nap(1);
 	memcpy(w->to, w->bytes, w->length);
 	free(w->bytes);
 	free(w);
@@ -250,13 +249,12 @@ static void serve(engine *e, int fd) {
 		} else {
 			if (receive_all(fd, p, h.length) != 0) return;
 			count(C_APPLIED, 1);
-			int64_t millis = knob(K_HIDDEN_RETRY_MILLIS);
-			if (millis > 0) {
+			if (knob(K_HIDDEN_RETRY)) {
 				late_write *w = malloc(sizeof *w);
 				char *copy = malloc(h.length);
 				if (w == NULL || copy == NULL) abort();
 				memcpy(copy, p, h.length);
-				*w = (late_write){p, copy, h.length, millis};
+				*w = (late_write){p, copy, h.length};
 				pthread_t thread;
 				spawned(hidden_retry, &thread, w);
 				pthread_detach(thread);
