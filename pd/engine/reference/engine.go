@@ -25,6 +25,9 @@ type Config struct {
 	// Memory gives the arena of one component on one rank; it stays owned by
 	// whoever allocated it and must outlive the engine.
 	Memory func(pd.Rank, pd.ComponentID) []byte
+	// Copier, if set, is the way to an arena for which Memory gives nil. It is for
+	// bringing a machine up: every row is a copy.
+	Copier func(pd.Rank, pd.ComponentID) Copier
 	// MaxTokens bounds prompt plus output of one request.
 	MaxTokens int
 	// BatchTokens is how many tokens one step computes at most, ChunkTokens how
@@ -129,7 +132,7 @@ var (
 // New makes an engine over memory that it fills with poison.
 func New(cfg Config) *Engine {
 	e := &Engine{cfg: cfg, wake: make(chan struct{}, 1)}
-	e.store = newStore(cfg.Contract, cfg.Layout, cfg.Memory)
+	e.store = newStore(&e.cfg)
 	e.pool = newPool(e.store, e.signal)
 	return e
 }

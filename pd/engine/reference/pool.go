@@ -43,11 +43,7 @@ func (p *Pool) Open(d pages.Demand) (pages.Grant, error) {
 	if err != nil {
 		return g, err
 	}
-	fill := func(b []byte) { clear(b) }
-	if d.Receiving {
-		fill = poison
-	}
-	p.store.clearSlot(g.Partition, g.Slot, fill)
+	p.store.clearSlot(g.Partition, g.Slot, d.Receiving)
 	return g, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -98,6 +99,52 @@ func drain(t *testing.T, s engine.Stream) (string, []pd.Token, engine.Output) {
 			return text.String(), tokens, o
 		}
 	}
+}
+
+// behindCopies hides memory of the test behind a copier, as a device's is.
+type behindCopies struct {
+	memory []byte
+	fails  *atomic.Bool
+}
+
+func (m behindCopies) CopyIn(offset int64, from []byte) error {
+	copy(m.memory[offset:], from)
+	return m.err()
+}
+
+func (m behindCopies) CopyOut(offset int64, to []byte) error {
+	copy(to, m.memory[offset:])
+	return m.err()
+}
+
+func (m behindCopies) err() error {
+	if m.fails.Load() {
+		return pd.Errorf(pd.CodeOwnerLost, "copy", "the owner is gone")
+	}
+	return nil
+}
+
+// Memory that the engine can only copy gives the same text; when copying fails
+// the request does, too.
+func TestMemoryBehindCopies(t *testing.T) {
+	var fails atomic.Bool
+	b := newBench(t, 2, func(c *reference.Config) {
+		memory := c.Memory
+		c.Memory = func(pd.Rank, pd.ComponentID) []byte { return nil }
+		c.Copier = func(r pd.Rank, id pd.ComponentID) reference.Copier { return behindCopies{memory(r, id), &fails} }
+	})
+	for _, prompt := range []string{"short", strings.Repeat("long ", 100)} {
+		s, err := b.engine.Generate(t.Context(), engine.Request{Continuation: continuation(t, b.engine, prompt, 20)})
+		require.NoError(t, err)
+		text, _, last := drain(t, s)
+		require.NoError(t, last.Err)
+		require.Equal(t, combined(t, 2, prompt, 20), text)
+	}
+	fails.Store(true)
+	s, err := b.engine.Generate(t.Context(), engine.Request{Continuation: continuation(t, b.engine, "lost", 20)})
+	require.NoError(t, err)
+	_, _, last := drain(t, s)
+	require.ErrorIs(t, last.Err, pd.CodeOwnerLost)
 }
 
 func combined(t *testing.T, tp int, prompt string, limit int) string {

@@ -49,47 +49,6 @@ func fill(dst []byte, k key, component, layer int) {
 	}
 }
 
-// store reads and writes rows in the arenas of all ranks. Its methods keep no
-// state; the caller owns the pages that a table names.
-type store struct {
-	contract *pd.Contract
-	layout   adapter.Layout
-	// arenas[rank][component]; the bootstrap arena is the last component.
-	arenas [][][]byte
-}
-
-func newStore(c *pd.Contract, l adapter.Layout, memory func(pd.Rank, pd.ComponentID) []byte) *store {
-	s := &store{contract: c, layout: l}
-	for r := range l.Topology.Ranks {
-		var rank [][]byte
-		for _, comp := range c.Components {
-			rank = append(rank, memory(pd.Rank(r), comp.ID))
-		}
-		s.arenas = append(s.arenas, append(rank, memory(pd.Rank(r), c.Bootstrap.Component)))
-		for _, arena := range s.arenas[r] {
-			poison(arena)
-		}
-	}
-	return s
-}
-
-// poison fills memory with NaN in every format of the contract.
-func poison(b []byte) {
-	if len(b) == 0 {
-		return
-	}
-	b[0] = 0xff
-	for n := 1; n < len(b); n *= 2 {
-		copy(b[n:], b[:n])
-	}
-}
-
-// rows is a page's part of one layer.
-func (s *store) rows(arena []byte, c *pd.Component, layer int, page pd.Page, first, n int) []byte {
-	at := (layer*s.layout.PagesPerLayer[c.Group]+int(page))*c.PageBytes() + first*c.RowBytes()
-	return arena[at : at+n*c.RowBytes()]
-}
-
 // write computes every row that closes in span, on every rank of the partition.
 func (s *store) write(p pd.Partition, tables adapter.Tables, k keys, span pd.Span) {
 	for ci := range s.contract.Components {
@@ -101,7 +60,7 @@ func (s *store) write(p pd.Partition, tables adapter.Tables, k keys, span pd.Spa
 			for l, layer := range c.Layers {
 				fill(buf, k[(row+1)*c.RowTokens], ci, layer)
 				for _, r := range s.layout.Topology.RanksOf(p) {
-					copy(s.rows(s.arenas[r][ci], c, l, page, row%c.RowsPerPage, 1), buf)
+					s.put(s.arenas[r][ci], s.place(c, l, page, row%c.RowsPerPage), buf)
 				}
 			}
 		}
@@ -118,7 +77,7 @@ func (s *store) capture(p pd.Partition, slot int, k keys, span pd.Span, prompt i
 		fill(buf, k[pos+1], len(s.contract.Components), 0)
 		for _, r := range s.layout.Topology.RanksOf(p) {
 			at := slot*b.SlotBytes() + (pos-base)*b.RowBytes()
-			copy(s.arenas[r][len(s.contract.Components)][at:], buf)
+			s.put(s.arenas[r][len(s.contract.Components)], at, buf)
 		}
 	}
 }
@@ -140,7 +99,7 @@ func (s *store) resume(p pd.Partition, tables adapter.Tables, k keys, n int) key
 			for l, layer := range c.Layers {
 				fill(want, k[(row+1)*c.RowTokens], ci, layer)
 				for _, r := range s.layout.Topology.RanksOf(p) {
-					if got := s.rows(s.arenas[r][ci], c, l, page, row%c.RowsPerPage, 1); !bytes.Equal(got, want) {
+					if got := s.get(s.arenas[r][ci], s.place(c, l, page, row%c.RowsPerPage), c.RowBytes()); !bytes.Equal(got, want) {
 						sum := sha256.Sum256(append(k[n][:], got...))
 						k[n] = key(sum[:16])
 						return k
@@ -152,15 +111,25 @@ func (s *store) resume(p pd.Partition, tables adapter.Tables, k keys, n int) key
 	return k
 }
 
-// clearSlot fills a bootstrap slot on every rank of the partition.
-func (s *store) clearSlot(p pd.Partition, slot int, clear func([]byte)) {
+// clearSlot makes a bootstrap slot ready on every rank of the partition: zeroed
+// for this engine's own rows, poisoned for those of a peer.
+func (s *store) clearSlot(p pd.Partition, slot int, receiving bool) {
 	size := s.contract.Bootstrap.SlotBytes()
+	fresh := make([]byte, size)
+	if receiving {
+		poison(fresh)
+	}
 	for _, r := range s.layout.Topology.RanksOf(p) {
-		clear(s.arenas[r][len(s.contract.Components)][slot*size : (slot+1)*size])
+		a := s.arenas[r][len(s.contract.Components)]
+		if receiving && a.copier != nil {
+			continue // the node's loop must not wait for a device
+		}
+		s.put(a, slot*size, fresh)
 	}
 }
 
-// freed poisons a page that nobody holds any more.
+// freed poisons a page that nobody holds any more. Memory behind a copier stays
+// as it is: the node's loop must not wait for a device.
 func (s *store) freed(p pd.Partition, group pd.GroupName, page pd.Page) {
 	for ci := range s.contract.Components {
 		c := &s.contract.Components[ci]
@@ -169,7 +138,9 @@ func (s *store) freed(p pd.Partition, group pd.GroupName, page pd.Page) {
 		}
 		for l := range c.Layers {
 			for _, r := range s.layout.Topology.RanksOf(p) {
-				poison(s.rows(s.arenas[r][ci], c, l, page, 0, c.RowsPerPage))
+				if a := s.arenas[r][ci]; a.copier == nil {
+					poison(s.get(a, s.place(c, l, page, 0), c.PageBytes()))
+				}
 			}
 		}
 	}
@@ -181,7 +152,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // history of the compressed groups and the windows of the others. Every replica
 // is read; they must agree.
 func (s *store) digest(p pd.Partition, tables adapter.Tables, n int) ([32]byte, error) {
-	return s.agree(p, func(rank [][]byte, sums []byte) []byte {
+	return s.agree(p, func(rank []arena, sums []byte) []byte {
 		for ci := range s.contract.Components {
 			c := &s.contract.Components[ci]
 			g, _ := s.contract.Group(c.Group)
@@ -195,7 +166,7 @@ func (s *store) digest(p pd.Partition, tables adapter.Tables, n int) ([32]byte, 
 					in := row % c.RowsPerPage
 					count := min(c.RowsPerPage-in, n/c.RowTokens-row)
 					page := tables[c.Group][adapter.Slot(g, s.layout.RingPeriods[c.Group], row/c.RowsPerPage)]
-					sum = crc32.Update(sum, castagnoli, s.rows(rank[ci], c, l, page, in, count))
+					sum = crc32.Update(sum, castagnoli, s.get(rank[ci], s.place(c, l, page, in), count*c.RowBytes()))
 					row += count
 				}
 				sums = binary.LittleEndian.AppendUint32(sums, sum)
@@ -208,14 +179,13 @@ func (s *store) digest(p pd.Partition, tables adapter.Tables, n int) ([32]byte, 
 // bootstrap is what the drafter sees at admission: the rows of the real tokens.
 func (s *store) bootstrap(p pd.Partition, slot, prompt int) ([32]byte, error) {
 	b := s.contract.Bootstrap
-	return s.agree(p, func(rank [][]byte, sums []byte) []byte {
-		at := slot * b.SlotBytes()
-		rows := rank[len(s.contract.Components)][at : at+min(prompt, b.Rows)*b.RowBytes()]
+	return s.agree(p, func(rank []arena, sums []byte) []byte {
+		rows := s.get(rank[len(s.contract.Components)], slot*b.SlotBytes(), min(prompt, b.Rows)*b.RowBytes())
 		return binary.LittleEndian.AppendUint32(sums, crc32.Checksum(rows, castagnoli))
 	})
 }
 
-func (s *store) agree(p pd.Partition, read func(rank [][]byte, sums []byte) []byte) ([32]byte, error) {
+func (s *store) agree(p pd.Partition, read func(rank []arena, sums []byte) []byte) ([32]byte, error) {
 	var first []byte
 	for _, r := range s.layout.Topology.RanksOf(p) {
 		sums := read(s.arenas[r], nil)
@@ -225,7 +195,7 @@ func (s *store) agree(p pd.Partition, read func(rank [][]byte, sums []byte) []by
 			return [32]byte{}, pd.Errorf(pd.CodeIntegrity, "read", "rank %d and the first rank of partition %d hold different bytes", r, p)
 		}
 	}
-	return sha256.Sum256(first), nil
+	return sha256.Sum256(first), s.broken()
 }
 
 // chain carries every digest so far into every later token.
