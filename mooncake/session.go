@@ -15,6 +15,9 @@ import (
 // connectTimeout bounds a Connect whose context has no deadline.
 const connectTimeout = 10 * time.Second
 
+// Whatever Submit takes fits into one native batch.
+const _ = uint(te.MaxTasks - pd.MaxSegmentTasks)
+
 // sessionKey is one life of one target rank (decisions.md "PD wire" 16).
 type sessionKey struct {
 	identity transfer.Identity
