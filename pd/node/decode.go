@@ -31,8 +31,10 @@ type decode struct {
 	pages    int
 
 	// what the acknowledged chunks fixed
-	hashes          []string
-	received        map[pd.GroupName][]pd.Span // logical pages, by group, ascending
+	hashes   []string
+	received map[pd.GroupName][]pd.Span // logical pages, by group, ascending
+	// written has a bit for every page of a component that a chunk writes.
+	written         map[pd.ComponentID][]uint64
 	end             int
 	final           *pd.Manifest
 	sourcePartition pd.Partition
@@ -87,7 +89,9 @@ func (n *Node) decodePosted(e DecodePosted) {
 }
 
 func (n *Node) newDecode(f pd.Fence) *decode {
-	d := &decode{fence: f, machine: handoff.NewDecode(), deadline: n.now + n.cfg.HandoffTimeout}
+	d := &decode{
+		fence: f, machine: handoff.NewDecode(), deadline: n.now + n.cfg.HandoffTimeout, written: map[pd.ComponentID][]uint64{},
+	}
 	n.decodes[f.Handoff] = d
 	n.emit(Record{Event: "HANDOFF_CREATED", Fence: f})
 	return d
@@ -176,7 +180,7 @@ func (n *Node) reserveLease(d *decode) {
 		n.emit(Record{Event: "RESERVE_COLD_RETRY", Fence: d.fence})
 	}
 	for _, pages := range g.Shared {
-		slices.Sort(pages) // for sharedError
+		slices.Sort(pages) // for noteTargets
 	}
 	d.grant = g
 	l, _ := n.ledger.Lease(d.fence.Handoff)
@@ -337,6 +341,7 @@ func (n *Node) chunkCalled(call CallID, c wire.Chunk) {
 			n.emit(Answer{Call: call, Err: err})
 			return
 		}
+		n.noteTargets(d, m)
 		d.hashes = append(d.hashes, c.ManifestHash)
 		d.end, d.sourcePartition, d.sourceHit = m.Span.End, m.SourcePartition, m.SourceHitTokens
 		d.receive(adapter.Moved(n.planOf(d, m, n.sessions[d.fence.Prefill])))
@@ -371,10 +376,7 @@ func (n *Node) chunkError(d *decode, c *wire.Chunk) error {
 	if peer == nil {
 		return n.fail(h, "chunk", pd.CodeSessionStale, "no session with %s", d.fence.Prefill)
 	}
-	if err := adapter.Verify(n.planOf(d, m, peer), m); err != nil {
-		return err
-	}
-	return n.sharedError(d, m)
+	return adapter.Verify(n.planOf(d, m, peer), m)
 }
 
 // planOf is this node's own side of a chunk's plan, with what the session says
@@ -391,12 +393,10 @@ func (n *Node) planOf(d *decode, m *pd.Manifest, peer *session) adapter.Input {
 	}
 }
 
-// sharedError finds a write into a page that others may read. The plan never
-// has one (Invariant I-16); this is belt and braces at the last gate.
-func (n *Node) sharedError(d *decode, m *pd.Manifest) error {
-	if len(d.grant.Shared) == 0 {
-		return nil
-	}
+// noteTargets looks at every page that an accepted chunk will write. The plan is
+// this node's own by now, so that a page which others may read, or which an
+// earlier chunk wrote, is a broken invariant and no mistake of the peer.
+func (n *Node) noteTargets(d *decode, m *pd.Manifest) {
 	var c pd.Component
 	for _, cp := range m.Copies {
 		if c.ID != cp.Component {
@@ -404,10 +404,19 @@ func (n *Node) sharedError(d *decode, m *pd.Manifest) error {
 		}
 		shared := d.grant.Shared[c.Group]
 		if i, _ := slices.BinarySearch(shared, cp.Target); i < len(shared) && shared[i] < cp.Target+pd.Page(cp.Count) {
-			return n.fail(d.fence.Handoff, "chunk", pd.CodeInvalidPlan, "copy of %s into shared page %d", cp.Component, shared[i])
+			panic(fmt.Sprintf("invariant I-16: chunk %d of %s would write %s into shared page %d", m.Chunk, d.fence.Handoff, cp.Component, shared[i]))
+		}
+		if d.written[c.ID] == nil {
+			d.written[c.ID] = make([]uint64, n.cfg.Registry.PagesPerLayer[c.Group]/64+1)
+		}
+		for page := cp.Target; page < cp.Target+pd.Page(cp.Count); page++ {
+			word, bit := &d.written[c.ID][page/64], uint64(1)<<(page%64)
+			if *word&bit != 0 {
+				panic(fmt.Sprintf("invariant I-19: chunk %d of %s would write page %d of %s again", m.Chunk, d.fence.Handoff, page, cp.Component))
+			}
+			*word |= bit
 		}
 	}
-	return nil
 }
 
 // settle takes facts in. It reports the first that makes the lease uncertain.

@@ -23,8 +23,9 @@ type chunk struct {
 	// epoch is that of the registry for which the chunk was planned. Decode may
 	// be fenced, and have given the pages away, before its answer is here.
 	epoch pd.Epoch
-	// pinned until the source is free; submitted once the owners have it.
-	pinned, submitted bool
+	// pinned until the source is free; acked once decode gave the authority to
+	// write; submitted once the owners have it.
+	pinned, acked, submitted bool
 }
 
 // prefill is the prefill side of one handoff.
@@ -41,6 +42,8 @@ type prefill struct {
 	silent time.Duration
 
 	machine *handoff.Prefill
+	// calling is the control call in flight, 0 if there is none (Invariant I-07).
+	calling Op
 	post    PostID
 	// again: decode's data plane was made anew, so the reservation is sent once
 	// more over a new session.
@@ -179,6 +182,10 @@ func reasonText(err error) string {
 }
 
 func (n *Node) call(p *prefill, op Op, message any) {
+	if p.calling != 0 {
+		panic(fmt.Sprintf("invariant I-07: %v of %s while %v is in flight", op, p.fence.Handoff, p.calling))
+	}
+	p.calling = op
 	n.emit(Call{Handoff: p.fence.Handoff, Op: op, Peer: p.fence.Decode, Message: message, Timeout: n.cfg.HandoffTimeout})
 }
 
@@ -207,9 +214,12 @@ func (n *Node) chunkComputed(e ChunkComputed) {
 		}
 		return
 	}
+	if int(e.Chunk) != len(p.chunks) || e.Span.Start != p.progress {
+		panic(fmt.Sprintf("invariant I-09: chunk %d [%d,%d) of %s comes after %d chunks up to %d", e.Chunk, e.Span.Start, e.Span.End, e.Handoff, len(p.chunks), p.progress))
+	}
 	snapshot, err := n.ledger.Pin(key)
 	if err != nil {
-		panic("invariant I-05: " + err.Error())
+		panic("invariant I-10: " + err.Error())
 	}
 	p.chunks[e.Chunk] = &chunk{computed: e, snapshot: snapshot, pinned: true}
 	p.progress = e.Span.End
@@ -260,6 +270,9 @@ func (n *Node) chunkRecord(event string, f pd.Fence, m *pd.Manifest) Record {
 
 // submit lowers an acknowledged chunk and hands it to the owners.
 func (n *Node) submit(p *prefill, c *chunk) {
+	if !c.acked && !mutant.Off(mutant.AckFirst) {
+		panic(fmt.Sprintf("invariant I-01: chunk %d of %s was not acknowledged", c.computed.Chunk, p.fence.Handoff))
+	}
 	peer := n.openTo(p.fence.Decode)
 	if peer == nil {
 		n.failUnits(p, c, pd.CodeStaleBoot.String())
@@ -344,6 +357,7 @@ func (n *Node) prefillStopped(e PrefillStopped) {
 
 // prefillReturned takes the answer of a control call in.
 func (n *Node) prefillReturned(p *prefill, e Returned) {
+	p.calling = 0
 	if n.staleSession(p, e) {
 		return
 	}
@@ -357,6 +371,9 @@ func (n *Node) prefillReturned(p *prefill, e Returned) {
 	case wire.Reserved:
 		n.granted(p, &a)
 	case wire.ChunkAck:
+		if c := p.chunks[a.Chunk]; c != nil {
+			c.acked = true
+		}
 		n.prefillEvent(p, handoff.Event{Kind: handoff.ChunkAcked, Chunk: a.Chunk})
 	case wire.Ack:
 		n.prefillEvent(p, handoff.Event{Kind: handoff.ResultsAcked})

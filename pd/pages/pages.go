@@ -279,6 +279,9 @@ func (a *Allocator) fresh(p pd.Partition, g pd.GroupName) pd.Page {
 		from = &pool.idle
 	}
 	page := from.pop()
+	if pool.refs[page] != 0 {
+		panic(fmt.Sprintf("invariant I-06: page %d of group %s in partition %d is handed out and has %d references", page, g, p, pool.refs[page]))
+	}
 	pool.refs[page] = 1
 	if pool.unpublish(page) && a.cfg.OnFree != nil {
 		a.cfg.OnFree(p, g, page)
@@ -328,6 +331,9 @@ func (a *Allocator) Grow(h pd.HandoffID, tokens int) error {
 				a.drop(o.partition, g.Name, old)
 				o.tables[g.Name][slot] = a.fresh(o.partition, g.Name)
 				delete(o.shared[g.Name], slot)
+			}
+			if page := o.tables[g.Name][slot]; pool.named(page) || pool.refs[page] != 1 {
+				panic(fmt.Sprintf("invariant I-18: page %d of group %s is written by %s and others may read it", page, g.Name, h))
 			}
 		})
 	}

@@ -21,6 +21,10 @@ import (
 // itself was not running.
 const tick = 500 * time.Millisecond
 
+// checkEvery is how often the loop looks at every invariant; what a step itself
+// can see it asserts at once.
+const checkEvery = time.Second
+
 // Config is what a node is made of. Nothing in it is owned by the shell.
 type Config struct {
 	Node   node.Config
@@ -59,6 +63,7 @@ type Shell struct {
 	// owned by the loop
 	outgoing map[outgoing]context.CancelFunc
 	broken   error
+	checked  time.Time
 	ctx      context.Context
 
 	// atomic
@@ -151,6 +156,7 @@ func (s *Shell) Run(ctx context.Context) {
 		if at, ok := s.node.NextDeadline(); ok && at <= time.Since(s.start) {
 			s.step(node.TimeAdvanced{})
 		}
+		s.check()
 	}
 	s.end()
 }
@@ -189,9 +195,7 @@ func (s *Shell) step(e node.Event) {
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			s.broken = fmt.Errorf("%v", p)
-			s.cfg.Log.Error("a broken invariant has stopped this node; it keeps all memory until it is restarted",
-				"invariant", s.broken.Error(), "event", fmt.Sprintf("%T", e), "stack", string(debug.Stack()))
+			s.breaks(fmt.Errorf("%v", p), fmt.Sprintf("%T", e))
 			s.publish()
 			s.refuse(e)
 		}
@@ -204,6 +208,25 @@ func (s *Shell) step(e node.Event) {
 	if n := len(effects); n > 0 && frees(effects[n-1]) {
 		s.publish()
 	}
+}
+
+// check looks at every invariant between two steps, at most once in checkEvery.
+func (s *Shell) check() {
+	if s.broken != nil || time.Since(s.checked) < checkEvery {
+		return
+	}
+	s.checked = time.Now()
+	if err := s.node.Check(); err != nil {
+		s.breaks(err, "between two steps")
+		s.publish()
+	}
+}
+
+// breaks stops the node for good.
+func (s *Shell) breaks(err error, at string) {
+	s.broken = err
+	s.cfg.Log.Error("a broken invariant has stopped this node; it keeps all memory until it is restarted",
+		"invariant", err.Error(), "event", at, "stack", string(debug.Stack()))
 }
 
 // frees says whether an effect gives memory back. Such effects come last.

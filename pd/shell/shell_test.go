@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -58,6 +59,15 @@ func (e *idleEngine) StopDecode(h pd.HandoffID) {
 type brokenPages struct {
 	lease.Allocator
 	broken bool
+	// wrong is what Check finds, if it finds something.
+	wrong atomic.Pointer[error]
+}
+
+func (b *brokenPages) Check() error {
+	if err := b.wrong.Load(); err != nil {
+		return *err
+	}
+	return b.Allocator.Check()
 }
 
 func (b *brokenPages) Open(d lease.Demand) (lease.Grant, error) {
@@ -210,6 +220,23 @@ func TestStopFailsWhatWaits(t *testing.T) {
 	require.ErrorIs(t, err, pd.CodeDraining)
 	_, err = n.shell.Generate(t.Context(), engine.Request{Fence: n.fence(3)})
 	require.ErrorIs(t, err, pd.CodeDraining)
+}
+
+// Between steps the loop looks at all invariants; what it finds stops the node.
+func TestBrokenInvariantIsFoundBetweenSteps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newDecodeNode(t)
+		defer n.stop()
+		time.Sleep(3 * time.Second)
+		require.Equal(t, pd.Ready, n.shell.Snapshot().Health)
+		wrong := errors.New("invariant I-05: a page is held twice")
+		n.pages.wrong.Store(&wrong)
+		time.Sleep(3 * time.Second)
+		require.Equal(t, pd.RecoveryRequired, n.shell.Snapshot().Health)
+		require.Contains(t, n.shell.Snapshot().Reason, "I-05")
+		_, err := n.shell.Generate(t.Context(), engine.Request{Fence: n.fence(1)})
+		require.ErrorIs(t, err, pd.CodeNodeGated)
+	})
 }
 
 // A broken invariant stops the node, not the process; the node says which one

@@ -44,6 +44,9 @@ type request struct {
 	fence        pd.Fence
 	continuation pd.Continuation
 	close        func()
+	// chunks were offered, up to end.
+	chunks pd.ChunkID
+	end    int
 }
 
 // Open reads the configuration. Nothing is allocated, bound or started.
@@ -341,11 +344,31 @@ func (n *Node) ChunkReady(h pd.HandoffID, c Chunk, runs []Run) error {
 	if err != nil {
 		return &pd.Error{Op: "chunk", Code: pd.CodeInvalidRequest, Handoff: h, Err: err}
 	}
+	if err := n.inOrder(h, c); err != nil {
+		return err
+	}
 	n.memory.offer(h, lease.Snapshot{Tables: tables, Slot: c.Slot})
 	running.Shell.ChunkComputed(engine.ChunkComputed{
 		Handoff: h, Partition: c.Partition, Chunk: c.Chunk, Span: c.Span, Final: c.Final, HitTokens: c.HitTokens,
 		BootstrapSlot: c.Slot, FirstToken: c.FirstToken,
 	})
+	return nil
+}
+
+// inOrder refuses a chunk that does not follow the one before. A request that
+// has ended meanwhile takes any: it is pinned no more.
+func (n *Node) inOrder(h pd.HandoffID, c Chunk) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	r := n.requests[h]
+	if r == nil {
+		return nil
+	}
+	if c.Chunk != r.chunks || c.Span.Start != r.end || c.Span.End > len(r.continuation.PromptTokens) || c.Final != (c.Span.End == len(r.continuation.PromptTokens)) {
+		return &pd.Error{Op: "chunk", Code: pd.CodeInvalidRequest, Handoff: h, Text: fmt.Sprintf(
+			"chunk %d of [%d,%d), final %t: chunk %d from %d on is next, and the prompt has %d tokens", c.Chunk, c.Span.Start, c.Span.End, c.Final, r.chunks, r.end, len(r.continuation.PromptTokens))}
+	}
+	r.chunks, r.end = r.chunks+1, c.Span.End
 	return nil
 }
 
