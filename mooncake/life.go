@@ -17,10 +17,12 @@ const (
 	// pollWait is how long one call polls before Go looks around: a batch that
 	// comes meanwhile waits as long.
 	pollWait = 200 * time.Microsecond
-	// quietAfter is how long nothing happens before polls become rare, and
-	// quietPause how rare: a stalled peer shall not cost a core.
+	// quietAfter is how long nothing happens before polls become rare: a stalled
+	// peer shall not cost a core. The pauses are one part in quietShare of the time
+	// for which nothing happened, and at most quietMost.
 	quietAfter = 200 * time.Millisecond
-	quietPause = 2 * time.Millisecond
+	quietShare = 100
+	quietMost  = 50 * time.Millisecond
 	// maxOpens bounds the calls that may block in the library for a minute.
 	maxOpens = 16
 )
@@ -47,7 +49,8 @@ type life struct {
 	stop   chan struct{}
 	done   chan struct{}
 
-	held     int // tokens of opens that idle has; owned by its caller
+	windows  map[string]*window // by endpoint; owned by the caller's goroutine
+	held     int                // tokens of opens that idle has; owned by its caller
 	ended    atomic.Bool
 	openLate atomic.Int64 // batches that were settled before they ended
 	batches  handle.Table[*batch]
@@ -60,7 +63,7 @@ type life struct {
 
 func startLife(e *engine, native *te.Engine) *life {
 	l := &life{
-		engine: e, native: native, opens: make(chan struct{}, maxOpens),
+		engine: e, native: native, opens: make(chan struct{}, maxOpens), windows: map[string]*window{},
 		kick: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	go l.poll()
@@ -121,10 +124,11 @@ func (l *life) poll() {
 		if l.expire(now) || len(reports) > 0 {
 			last = now
 		}
-		if now.Sub(last) < quietAfter {
+		quiet := now.Sub(last)
+		if quiet < quietAfter {
 			continue
 		}
-		pause.Reset(quietPause)
+		pause.Reset(min(quiet/quietShare, quietMost))
 		select {
 		case <-l.stop:
 			return
@@ -145,7 +149,7 @@ func (l *life) report(r *te.Report, now time.Time) {
 		l.batches.Take(r.Owner)
 		if b.session != nil {
 			// Before the verdict: who has it may submit as much again.
-			b.session.open.Add(-int64(b.segments))
+			b.session.count(-b.segments)
 		}
 	}
 	o := &l.engine.provider.options

@@ -3,6 +3,7 @@ package mooncake
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"sync/atomic"
 	"time"
@@ -35,11 +36,37 @@ type session struct {
 	regions map[pd.ComponentID]remote
 	extents transfer.Extents
 
+	window *window // shared with earlier sessions to the same endpoint
+
 	dead atomic.Bool  // something went wrong on it
-	open atomic.Int64 // segments whose batch has not ended, also late ones
+	open atomic.Int64 // its segments whose batch has not ended, also late ones
 
 	// owned by the caller's goroutine
 	requests []te.Request // reused by every Submit
+}
+
+// window counts what is open in the library towards one endpoint. Its queue
+// is the same for every session, so what an earlier one left there counts.
+type window struct{ open atomic.Int64 }
+
+// windowOf gives the window of an endpoint.
+func (l *life) windowOf(endpoint string) *window {
+	w := l.windows[endpoint]
+	if w == nil {
+		if len(l.windows) >= maxSessions {
+			// Peers come and go; an empty window is like a new one.
+			maps.DeleteFunc(l.windows, func(_ string, w *window) bool { return w.open.Load() == 0 })
+		}
+		w = &window{}
+		l.windows[endpoint] = w
+	}
+	return w
+}
+
+// count adds segments to what is open.
+func (s *session) count(segments int) {
+	s.open.Add(int64(segments))
+	s.window.open.Add(int64(segments))
 }
 
 // Connect implements transfer.Engine.
@@ -95,7 +122,7 @@ func (e *engine) Connect(ctx context.Context, t transfer.Target) (transfer.Sessi
 		return nil, refuse(codeOr(err, pd.CodePeerUnreachable), err)
 	}
 	s := &session{
-		engine: e, life: e.life, rank: t.Identity.Rank, segment: segment, row: row, regions: regions, extents: extents,
+		engine: e, life: e.life, rank: t.Identity.Rank, segment: segment, window: e.life.windowOf(t.Endpoint), row: row, regions: regions, extents: extents,
 		requests: make([]te.Request, 0, pd.MaxSegmentTasks),
 	}
 	if err := s.verify(ctx, t.Identity); err != nil {
@@ -211,14 +238,14 @@ func (s *session) Submit(segments []pd.Segment) (transfer.Ticket, error) {
 	switch {
 	case s.dead.Load():
 		return 0, pd.Errorf(pd.CodePeerUnreachable, op, "an earlier batch did not complete on this session; connect again")
-	case s.open.Load()+int64(len(segments)) > pd.MaxOutstandingTasks:
-		return 0, pd.Errorf(pd.CodeBusy, op, "%d tasks have not ended, %d more would exceed %d", s.open.Load(), len(segments), pd.MaxOutstandingTasks)
+	case s.window.open.Load()+int64(len(segments)) > pd.MaxOutstandingTasks:
+		return 0, pd.Errorf(pd.CodeBusy, op, "%d tasks have not ended, %d more would exceed %d", s.window.open.Load(), len(segments), pd.MaxOutstandingTasks)
 	}
 	s.lower(segments)
 	b := &batch{ticket: e.lastTicket + 1, session: s, segments: len(segments)}
-	s.open.Add(int64(len(segments)))
+	s.count(len(segments))
 	if err := s.life.submit(te.Write, s.requests, b); err != nil {
-		s.open.Add(-int64(len(segments)))
+		s.count(-len(segments))
 		return 0, &pd.Error{Op: op, Code: pd.CodeTransferFailed, Text: "nothing was written", Err: err}
 	}
 	e.lastTicket++
