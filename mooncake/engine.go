@@ -393,7 +393,7 @@ func (e *engine) Close() error {
 	}
 	again := e.closed
 	e.closed = true
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), e.provider.closeTimeout)
 	defer cancel()
 	if err := e.destroy(ctx); err != nil {
 		if !again {

@@ -144,7 +144,9 @@ type Stats struct {
 
 // Provider makes engines of the Transfer Engine. It is safe for concurrent use.
 type Provider struct {
-	options Options // constant
+	// constant
+	options      Options
+	closeTimeout time.Duration
 
 	late, openLate, leaked, hung atomic.Int64
 
@@ -165,7 +167,7 @@ func New(o Options) (*Provider, error) {
 	if err := o.check(); err != nil {
 		return nil, &pd.Error{Op: "configure mooncake", Code: pd.CodeInvalidConfig, Err: err}
 	}
-	return &Provider{options: o}, nil
+	return &Provider{options: o, closeTimeout: closeTimeout}, nil
 }
 
 // OnDevice says whether the memory that moves is that of devices.

@@ -65,6 +65,10 @@ const (
 	// HoldRetries is off.
 	HiddenRetry
 	HoldRetries
+	// HoldOpen and HoldDestroy: openSegmentNoCache and destroyTransferEngine do not
+	// return while it is on.
+	HoldOpen
+	HoldDestroy
 	// DestroyMillis delays destroyTransferEngine.
 	DestroyMillis
 	// AnswerMillis delays every answer of a target to a write.

@@ -118,6 +118,10 @@ static void nap(int64_t millis) {
 	while (nanosleep(&t, &t) != 0) {}
 }
 
+static void held(int k) {
+	while (knob(k)) nap(1);
+}
+
 static engine *find_engine(const char *call, void *p) {
 	for (engine *e = engines; e != NULL; e = e->next)
 		if (e == p) return e;
@@ -201,7 +205,7 @@ typedef struct {
 
 static void *hidden_retry(void *arg) {
 	late_write *w = arg;
-	while (knob(K_HOLD_RETRIES)) nap(1);
+	held(K_HOLD_RETRIES);
 	memcpy(w->to, w->bytes, w->length);
 	free(w->bytes);
 	free(w);
@@ -477,6 +481,7 @@ void *createTransferEngine(const char *metadata, const char *server, const char 
 void destroyTransferEngine(void *p) {
 	need_context("destroyTransferEngine");
 	nap(knob(K_DESTROY_MILLIS));
+	held(K_HOLD_DESTROY);
 	pthread_mutex_lock(&lock);
 	engine *e = find_engine("destroyTransferEngine", p);
 	e->closing = 1;
@@ -521,6 +526,7 @@ int getLocalIpAndPort(void *p, char *buffer, size_t size) {
 int32_t openSegmentNoCache(void *p, const char *name) {
 	need_string("openSegmentNoCache", name);
 	nap(knob(K_OPEN_MILLIS));
+	held(K_HOLD_OPEN);
 	pthread_mutex_lock(&lock);
 	engine *e = find_engine("openSegmentNoCache", p);
 	int id = 0;
