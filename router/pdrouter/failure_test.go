@@ -296,19 +296,28 @@ func TestStreamIsGivenUpWhenPrefillFailedAndDecodeIsSilent(t *testing.T) {
 				}
 				d.post = func(c *edge.Call) {
 					c.Stream(200, openai.TypeEvents, func(w *edge.StreamWriter) error {
-						if flows {
-							w.WriteString(oneEvent)
-							w.Flush()
-						}
-						select {
-						case <-end:
-						case <-c.Context().Done():
+						again := time.NewTicker(20 * time.Millisecond)
+						defer again.Stop()
+						for flowing := true; flowing; {
+							if flows {
+								w.WriteString(oneEvent)
+								w.Flush()
+							}
+							select {
+							case <-again.C:
+							case <-end:
+								flowing = false
+							case <-c.Context().Done():
+								flowing = false
+							}
 						}
 						w.WriteString(doneEvent)
 						return w.Flush()
 					})
 				}
 			}})
+			let := sync.OnceFunc(func() { close(answer) })
+			defer let()
 			nc := s.send("POST", "/v1/completions", streamed)
 			br := bufio.NewReader(nc)
 			r, err := http.ReadResponse(br, nil)
@@ -327,15 +336,43 @@ func TestStreamIsGivenUpWhenPrefillFailedAndDecodeIsSilent(t *testing.T) {
 			body, err := io.ReadAll(events)
 			require.NoError(t, err)
 			if flows {
-				require.Equal(t, oneEvent+doneEvent, string(body))
+				require.Equal(t, doneEvent, strings.ReplaceAll(string(body), oneEvent, ""))
 			} else {
 				require.Contains(t, string(body), `"code":"transfer_failed"`)
 				require.Contains(t, string(body), doneEvent)
 			}
-			close(answer)
+			let()
 			s.untilFree()
 		})
 	}
+}
+
+// A decode node that stands still closes nothing. When neither its control port
+// nor its stream has said anything for handoff_timeout, the stream is given up
+// with an error.
+func TestStreamOfASilentNodeIsGivenUp(t *testing.T) {
+	s := newStand(t, settings{handoffTimeout: 0.3, before: func(s *stand) {
+		d := s.decodes[0]
+		d.post = func(c *edge.Call) {
+			c.Stream(200, openai.TypeEvents, func(w *edge.StreamWriter) error {
+				w.WriteString(oneEvent)
+				w.Flush()
+				d.change(func() { d.silent = true })
+				<-c.Context().Done()
+				return nil
+			})
+		}
+	}})
+	r, err := http.ReadResponse(bufio.NewReader(s.send("POST", "/v1/completions", streamed)), nil)
+	require.NoError(t, err)
+	body, err := io.ReadAll(r.Body)
+	require.NoError(t, err)
+	require.True(t, strings.HasPrefix(string(body), oneEvent), "%s", body)
+	require.Contains(t, string(body), `"code":"deadline"`)
+	require.Contains(t, string(body), "has said nothing for 300ms")
+	require.True(t, strings.HasSuffix(string(body), doneEvent), "%s", body)
+	s.decodes[0].change(func() { s.decodes[0].silent = false })
+	s.untilFree()
 }
 
 // A whole answer has no head before its text is complete, so only decode's status

@@ -49,6 +49,8 @@ type handoff struct {
 	// up before that.
 	flowing bool
 	cut     *pd.Error
+	// heard is when decode last said something of this request.
+	heard time.Time
 }
 
 // refused is a node's answer that is no success, or how its leg failed.
@@ -111,7 +113,7 @@ func (r *Router) forward(c *edge.Call, kind openai.Kind, res *result) error {
 	res.took(&res.chosen)
 	res.fence = got.fence
 	r.options.Record(Event{Name: EventCreated, Fence: got.fence})
-	h := &handoff{router: r, call: c, pair: got, facts: facts, result: res, prefilled: make(chan struct{})}
+	h := &handoff{router: r, call: c, pair: got, facts: facts, result: res, prefilled: make(chan struct{}), heard: time.Now()}
 	// A pipelined request of a client that has left still arrives here; nothing
 	// was sent for it yet.
 	if c.Context().Err() != nil {
@@ -141,6 +143,7 @@ func (h *handoff) run() error {
 		wait = r.config.HandoffTimeout
 	}
 	h.decode = h.leg(h.pair.decode, header, h.pair.fence.Decode, h.pair.fence.Prefill, wait)
+	r.pool.watch(h.pair.decode, h.pair.fence.Decode.Boot, h.pair.fence.Handoff, h.silent)
 	r.tasks.Go(h.runPrefill)
 	r.tasks.Go(h.decode.Run)
 	// The body is borrowed from the call until both legs have sent it.
@@ -246,9 +249,11 @@ func (h *handoff) whole(x *edge.Exchange) error {
 func (h *handoff) stream(x *edge.Exchange) {
 	seen := relay.Events(h.call, x, dropFromAnswer,
 		func() {
-			h.result.took(&h.result.first)
+			if h.result.first == 0 {
+				h.result.took(&h.result.first)
+			}
 			h.mu.Lock()
-			h.flowing = true
+			h.flowing, h.heard = true, time.Now()
 			h.mu.Unlock()
 		},
 		func(s *relay.Seen) error { return h.interrupted(s.Upstream) })
@@ -396,6 +401,9 @@ func passes(status int) bool {
 func (bad *refused) words(n *node) *pd.Error {
 	if bad.err == nil {
 		return openai.ReadError(bad.body, fmt.Sprintf("%s node %s answered %d", n.role, n.id, bad.status))
+	}
+	if cut := (*pd.Error)(nil); errors.As(bad.err, &cut) {
+		return cut
 	}
 	e := &pd.Error{Op: "forward", Node: n.id, Code: pd.CodePeerUnreachable, Text: fmt.Sprintf("%s node %s ended the connection without an answer", n.role, n.id)}
 	switch {

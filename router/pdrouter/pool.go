@@ -28,6 +28,7 @@ type node struct {
 	unfit  string     // why it cannot serve at all; "" if it can
 	slots  map[slotKey]*slot
 	failed int // polls in a row
+	heard  time.Time
 }
 
 // slotKey names a handoff on one life of a node.
@@ -40,6 +41,9 @@ type slotKey struct {
 type slot struct {
 	// unconfirmed: the request is over for the client, the node has not said so.
 	unconfirmed bool
+	// silent, if set, is told that the node has answered nothing since a time that
+	// is handoff_timeout ago.
+	silent func(since time.Time)
 }
 
 // boot is the life that the node is in, as far as known.
@@ -73,6 +77,8 @@ type pool struct {
 	run      pd.RunID
 	capacity int
 	queue    QueueOptions
+	// patience is handoff_timeout.
+	patience time.Duration
 
 	mu sync.Mutex
 	// guarded by mu
@@ -92,7 +98,7 @@ type waiter struct {
 }
 
 func newPool(c *config.Config, q QueueOptions) *pool {
-	p := &pool{run: c.Run(), capacity: c.Capacity, queue: q}
+	p := &pool{run: c.Run(), capacity: c.Capacity, queue: q, patience: c.HandoffTimeout}
 	nodes := func(role pd.Role) []*node {
 		var out []*node
 		for _, e := range c.Entries(role) {
@@ -225,7 +231,7 @@ func (p *pool) refusalLocked() error {
 func (p *pool) heard(n *node, said *wire.Node) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n.failed = 0
+	n.failed, n.heard = 0, time.Now()
 	n.unfit = refusal(said, n.role, n.id, p.run)
 	if n.unfit != "" {
 		return
@@ -257,10 +263,32 @@ func (p *pool) compareLocked() {
 // answer has said nothing about what it runs.
 func (p *pool) lost(n *node, why string) (first bool) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	n.failed++
 	n.unfit = why
-	return n.failed == 1
+	first = n.failed == 1
+	since := time.Now().Add(-p.patience)
+	var silent []func(time.Time)
+	if n.heard.Before(since) {
+		for _, s := range n.slots {
+			if s.silent != nil && !s.unconfirmed {
+				silent = append(silent, s.silent)
+			}
+		}
+	}
+	p.mu.Unlock()
+	for _, f := range silent {
+		f(since)
+	}
+	return first
+}
+
+// watch tells a request when its node has been silent for too long; see slot.
+func (p *pool) watch(n *node, boot pd.BootID, h pd.HandoffID, silent func(since time.Time)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := n.slots[slotKey{boot, h}]; s != nil {
+		s.silent = silent
+	}
 }
 
 // free gives a slot back. It may be called twice.

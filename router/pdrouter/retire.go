@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -216,6 +217,25 @@ func (h *handoff) giveUp(why *pd.Error) {
 	if !flows {
 		h.decode.Cancel(why)
 	}
+}
+
+// silent is told that decode's node has answered nothing for handoff_timeout. A
+// node that stands still, or a network that loses everything, closes no
+// connection; without this its client would wait for request_timeout. A stream
+// in which something has come since then is not silent.
+func (h *handoff) silent(since time.Time) {
+	h.mu.Lock()
+	if h.heard.After(since) || h.cut != nil {
+		h.mu.Unlock()
+		return
+	}
+	why := &pd.Error{
+		Op: "relay answer", Code: pd.CodeDeadline, Handoff: h.pair.fence.Handoff, Node: h.pair.decode.id,
+		Text: fmt.Sprintf("decode node %s has said nothing for %v", h.pair.decode.id, h.router.config.HandoffTimeout),
+	}
+	h.cut = why
+	h.mu.Unlock()
+	h.decode.Cancel(why)
 }
 
 // prefillFailedLate deals with a prefill that failed after decode's answer had

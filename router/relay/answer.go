@@ -64,16 +64,17 @@ type Seen struct {
 // Whole says that the stream ended as streams end.
 func (s Seen) Whole() bool { return s.Done && s.Upstream == nil && s.Client == nil }
 
-// Events relays an event stream with the head of its answer. first is called
-// before the first byte. A stream that ends or breaks without its last event is
+// Events relays an event stream with the head of its answer. alive is called
+// before the first byte and with every event. A stream that ends or breaks without its last event is
 // not repaired: the client gets the error that broken makes of it as one event,
 // then the end.
-func Events(c *edge.Call, x *edge.Exchange, drop func(name string) bool, first func(), broken func(s *Seen) error) Seen {
+func Events(c *edge.Call, x *edge.Exchange, drop func(name string) bool, alive func(), broken func(s *Seen) error) Seen {
 	var seen Seen
 	setHeaders(c, x, drop)
 	stream := c.Stream(x.Status(), x.Header("Content-Type"), func(w *edge.StreamWriter) error {
-		pump := edge.EventPump{First: first, Strict: true}
+		pump := edge.EventPump{First: alive, Strict: true}
 		pump.Data = func(prefix []byte) {
+			alive()
 			switch {
 			case string(prefix) == openai.Done:
 				seen.Done, pump.End = true, true

@@ -130,7 +130,7 @@ func TestStoppedProcessThatNeverGoesOn(t *testing.T) {
 	for _, row := range []struct {
 		stage stage
 		role  pd.Role
-	}{{computes, pd.Prefill}, {transfers, pd.Prefill}, {computes, pd.Decode}, {transfers, pd.Decode}} {
+	}{{computes, pd.Prefill}, {transfers, pd.Prefill}, {computes, pd.Decode}, {transfers, pd.Decode}, {streams, pd.Decode}} {
 		t.Run(row.role.String()+" "+row.stage.name, func(t *testing.T) {
 			t.Parallel()
 			c := row.stage.start(t, hasty)
