@@ -168,8 +168,14 @@ func TestNothingFailsWithoutFaults(t *testing.T) {
 // A byte that flips unseen on its way is the one fault that nothing but the text
 // shows: it must be seen wherever decode reads the byte.
 func TestFlippedByteIsSeen(t *testing.T) {
-	seen, hidden := 0, 0
-	for _, r := range runAll(worlds(Options{Seed: 1, Handoffs: 8, Faults: Set(FlippedByte), Exact: true}, 12), nil) {
+	const perWorld = 8
+	number := 12
+	if *handoffsFlag > 0 {
+		number = (*handoffsFlag + perWorld - 1) / perWorld
+	}
+	seen, hidden, flipped := 0, 0, 0
+	for _, r := range runAll(worlds(Options{Seed: 1, Handoffs: perWorld, Faults: Set(FlippedByte), Exact: true}, number), nil) {
+		flipped += r.Counts[FlippedByte]
 		require.Contains(t, []string{"", "SuccessEqualsCombined", "PublishedBytesMatchHash"}, r.Name(), r.Err())
 		if r.Failed() {
 			seen++
@@ -178,7 +184,7 @@ func TestFlippedByteIsSeen(t *testing.T) {
 		}
 	}
 	require.Greater(t, seen, 2)
-	t.Logf("seen in %d worlds; in %d only bytes flipped that nobody read, or replicas disagreed", seen, hidden)
+	t.Logf("%d bytes flipped; seen in %d worlds of %d; in %d only bytes flipped that nobody read, or replicas disagreed", flipped, seen, number, hidden)
 }
 
 // A prefill node whose Done does not mean that the bytes are there is refused in
