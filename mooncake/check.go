@@ -31,7 +31,7 @@ func (p *Provider) Check(ctx context.Context, hostname string) error {
 	}
 	all := []error{p.checkHostname(ctx, hostname)}
 	if p.options.Protocol == Ascend {
-		all = append(all, checkMemlock(memlock()), checkRoCE(os.LookupEnv, hccnConf), p.checkDevices(device))
+		all = append(all, checkRoCE(os.LookupEnv, hccnConf), p.checkDevices(device))
 	}
 	if err := errors.Join(all...); err != nil {
 		return &pd.Error{Op: op, Code: pd.CodeInvalidConfig, Err: err}
@@ -68,20 +68,6 @@ func (p *Provider) checkHostname(ctx context.Context, hostname string) error {
 		case !ours[ip.String()]:
 			p.options.Log.Warn("the data-plane hostname is no address of this machine", slog.String("hostname", hostname), slog.String("address", a))
 		}
-	}
-	return nil
-}
-
-// minMemlock is what a device transport pins at the very least.
-const minMemlock = 1 << 30
-
-// checkMemlock looks at how much memory may be pinned.
-func checkMemlock(limit uint64, err error) error {
-	if err != nil {
-		return fmt.Errorf("memlock limit: %w", err)
-	}
-	if limit < minMemlock {
-		return fmt.Errorf("memlock limit is %d bytes: registering device memory pins more; start with ulimit -l unlimited, LimitMEMLOCK=infinity (systemd) or --ulimit memlock=-1 (containers)", limit)
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package mooncake
 
 import (
 	"bytes"
-	"errors"
 	"log/slog"
 	"net"
 	"os"
@@ -101,17 +100,8 @@ func TestCheckOfAscend(t *testing.T) {
 	l := needFakes(t)
 	t.Setenv(envRoCE, "0")
 	p := ascend(t, l)
-	err := p.Check(t.Context(), "127.0.0.1")
-	if limit, _ := memlock(); limit >= minMemlock {
-		require.NoError(t, err)
-	} else {
-		require.ErrorContains(t, err, "ulimit -l unlimited")
-	}
+	require.NoError(t, p.Check(t.Context(), "127.0.0.1"))
 	require.Regexp(t, `^mooncake-ascend/1/[0-9a-f]{64}$`, p.Facts().Build)
-
-	require.ErrorContains(t, checkMemlock(65536, nil), "memlock limit is 65536 bytes")
-	require.NoError(t, checkMemlock(^uint64(0), nil))
-	require.ErrorContains(t, checkMemlock(0, errors.New("no")), "memlock limit: no")
 
 	conf := filepath.Join(t.TempDir(), "hccn.conf")
 	env := func(value string, set bool) func(string) (string, bool) {
@@ -124,7 +114,7 @@ func TestCheckOfAscend(t *testing.T) {
 	require.NoError(t, checkRoCE(env("1", true), conf))
 
 	l.Set(fakelib.AclInitCode, 507899)
-	err = ascend(t, l).Check(t.Context(), "127.0.0.1")
+	err := ascend(t, l).Check(t.Context(), "127.0.0.1")
 	require.ErrorContains(t, err, "ascend device: aclInit: code 507899 (internal): E507899: aclInit was told to fail")
 }
 

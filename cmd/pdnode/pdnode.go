@@ -60,8 +60,9 @@ type Config struct {
 	Children     *owner.ChildOptions
 	OwnerSockets []string
 	NewArena     func(pd.Rank) (transfer.Arena, error)
-	// Engine makes the engine over the owners' memory, with its allocator.
-	Engine func(contract *pd.Contract, digest string, memory func(pd.Rank, pd.ComponentID) []byte) (engine.PD, lease.Allocator)
+	// Engine makes the engine over the owners' memory, with its allocator. It may
+	// keep all three.
+	Engine func(contract *pd.Contract, digest string, memory Memory) (engine.PD, lease.Allocator)
 	// Record, if set, is told of every line beside the journal.
 	Record func(shell.Line)
 
@@ -69,6 +70,14 @@ type Config struct {
 	// the journal's own log.
 	Logger func(io.Writer) *slog.Logger
 	Stderr io.Writer
+}
+
+// Memory is the owners' memory as an engine of this process sees it.
+type Memory interface {
+	// Memory is an arena of this process, or nil; Copier the way to one that is
+	// not, or nil.
+	Memory(pd.Rank, pd.ComponentID) []byte
+	Copier(pd.Rank, pd.ComponentID) transfer.Copier
 }
 
 // Node is one node with a role.
@@ -205,7 +214,7 @@ func (n *Node) Dropped() uint64 { return n.journal.Dropped() }
 // wire makes the engine and the shell around it.
 func (n *Node) wire(digest string, events *shell.OwnerEvents) {
 	cfg := &n.cfg
-	model, allocator := cfg.Engine(&cfg.Contract, digest, n.owners.Memory)
+	model, allocator := cfg.Engine(&cfg.Contract, digest, n.owners)
 	n.client = control.NewClient(control.ClientConfig{})
 	peers, addresses := map[pd.NodeID]struct{}{}, map[pd.NodeID]string{}
 	for _, e := range cfg.PD.Entries(cfg.Role.Other()) {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -29,7 +30,7 @@ const (
 type Children struct {
 	// constant
 	args   []string
-	env    []string
+	env    func(pd.Rank) []string
 	lock   *BootLock
 	stderr io.Writer
 	orders chan func()
@@ -43,8 +44,10 @@ type ChildOptions struct {
 	Program string
 	// Args are its arguments, without the program.
 	Args []string
-	// Env is its environment; nil means this process's.
-	Env []string
+	// Env is its environment; nil means this process's. RankEnv is added to that of
+	// one rank, for the card that it is to see.
+	Env     []string
+	RankEnv func(pd.Rank) []string
 	// Lock is inherited by each child, so that the boot lives as long as the last of
 	// them.
 	Lock *BootLock
@@ -61,7 +64,7 @@ func NewChildren(o ChildOptions) (*Children, error) {
 	if o.Program == "" {
 		o.Program = "/proc/self/exe"
 	}
-	c := &Children{args: append([]string{o.Program}, o.Args...), env: o.Env, lock: o.Lock, stderr: o.Stderr, orders: make(chan func())}
+	c := &Children{args: append([]string{o.Program}, o.Args...), env: o.env, lock: o.Lock, stderr: o.Stderr, orders: make(chan func())}
 	c.thread.Go(func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		for f := range c.orders {
@@ -69,6 +72,17 @@ func NewChildren(o ChildOptions) (*Children, error) {
 		}
 	})
 	return c, nil
+}
+
+func (o *ChildOptions) env(rank pd.Rank) []string {
+	env := o.Env
+	if env == nil {
+		env = os.Environ()
+	}
+	if o.RankEnv == nil {
+		return env
+	}
+	return append(slices.Clone(env), o.RankEnv(rank)...)
 }
 
 // Close ends the thread, and with it every child that still runs.
@@ -91,7 +105,7 @@ func (c *Children) Launch(_ context.Context, rank pd.Rank) (*Process, error) {
 	defer far.Close()
 	command := exec.Command(c.args[0], c.args[1:]...)
 	command.Args[0] = os.Args[0] // what people see in a list of processes
-	command.Env, command.Stderr = c.env, c.stderr
+	command.Env, command.Stderr = c.env(rank), c.stderr
 	command.ExtraFiles = []*os.File{far, memory}
 	if c.lock != nil {
 		command.ExtraFiles = append(command.ExtraFiles, c.lock.file)

@@ -61,3 +61,26 @@ func TestMissingTransferEngineIsAUsageError(t *testing.T) {
 		require.Contains(t, p.Stderr(), `"provider": "simulator"`)
 	}
 }
+
+// The same with the pages in device memory: the owners of both sides have a card
+// each, the reference engine copies its rows there.
+func TestTextThroughDeviceMemoryEqualsTheCombinedText(t *testing.T) {
+	t.Parallel()
+	combined := cluster.SharedCombined(t)
+	l, err := fakelib.Build(t.TempDir())
+	require.NoError(t, err)
+	// A small share of the card: registering pins memory, and the limit on that is
+	// low on many machines.
+	npu := []string{"--backend", "npu", "--devices", "3,1", "--npu-memory-utilization", "0.02", "--max-model-len", "512", "--no-enable-prefix-caching"}
+	c := cluster.Start(t, cluster.Options{
+		PLayout: "dp2tp1", DLayout: "dp1tp2", Provider: mooncake.Name, PrefillFlags: npu, DecodeFlags: npu,
+		Env: []string{
+			"PYPTO_MOONCAKE_LIBRARY=" + l.AscendTransferEngine, "PYPTO_ASCENDCL_LIBRARY=" + l.Ascend, fakelib.EnvKnobs + "=" + l.Knobs, "HCCL_INTRA_ROCE_ENABLE=0",
+		},
+	})
+	for i, size := range []int{1, 33, 300} {
+		q := cluster.Completion{Prompt: cluster.Prompt(fmt.Sprint("npu ", i), size), Max: 8, Stream: i%2 == 0}
+		assert.Equal(t, combined.Text(t, q), cluster.MustComplete(t, c.URL, q).Text, "%d tokens", size)
+	}
+	c.AssertIdle(t)
+}

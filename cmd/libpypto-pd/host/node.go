@@ -130,7 +130,7 @@ func (n *Node) Start(ctx context.Context) error {
 		PrefixCaching: s.PrefixCaching, AutoFence: s.AutoFence, Provider: provider, Options: options,
 		OwnerSockets: s.Owners,
 		NewArena:     func(r pd.Rank) (transfer.Arena, error) { return n.arenas[r], nil },
-		Engine: func(*pd.Contract, string, func(pd.Rank, pd.ComponentID) []byte) (engine.PD, lease.Allocator) {
+		Engine: func(*pd.Contract, string, pdnode.Memory) (engine.PD, lease.Allocator) {
 			return orders{n}, n.memory
 		},
 		Logger: func(w io.Writer) *slog.Logger {

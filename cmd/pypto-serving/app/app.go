@@ -34,9 +34,6 @@ func Run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 	if err != nil {
 		return program.Complain(name, stderr, program.Usage, err)
 	}
-	if s.Backend == "npu" {
-		return program.Complain(name, stderr, program.Usage, errors.New("--backend npu: this build has no native data plane; use --backend sim"))
-	}
 	var entry *pdEntry
 	if s.role != 0 {
 		entry, err = loadEntry(&s)

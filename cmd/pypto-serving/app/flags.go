@@ -32,9 +32,9 @@ type flags struct {
 
 	Model       string `default:"reference" help:"Path of the model, or any name for the reference engine; its revision is the hash of the name, or of the config.json inside the path."`
 	ServedModel string `name:"served-model-name" help:"Model name in the API (default: the last element of --model)."`
-	Backend     string `enum:"sim,npu" default:"sim" help:"Where the cache lives: host memory (sim) or Ascend device memory (npu)."`
+	Backend     string `enum:"sim,npu" default:"sim" help:"Where the cache lives: host memory (sim), or Ascend device memory (npu), into which the reference engine copies row by row: for bringing a pair of machines up."`
 	Platform    string `help:"Accelerator platform, used by --backend npu."`
-	Devices     string `help:"Comma-separated device ids, one per rank, used by --backend npu."`
+	Devices     string `help:"Comma-separated card numbers, one per rank, used by --backend npu (default: 0, 1, 2, …)."`
 
 	DP       int    `name:"dp" help:"Data-parallel partitions; must be ep / tp (default: that)."`
 	EP       int    `name:"ep" default:"16" help:"Expert-parallel size: the number of ranks."`
@@ -83,6 +83,7 @@ type settings struct {
 	flags
 	role        pd.Role
 	topology    pd.Topology
+	devices     []int // cards by rank, with --backend npu
 	chunkTokens int
 	maxNew      int
 	revision    string
@@ -156,6 +157,7 @@ func (f flags) check() (settings, error) {
 	}
 	numbers(&all, "--devices", f.Devices)
 	numbers(&all, "--ring-heap", f.RingHeap)
+	s.checkNPU(&all)
 	s.checkJSON(&all)
 	switch f.SimGeometry {
 	case "full":

@@ -7,7 +7,6 @@ import (
 
 	"github.com/hw-native-sys/pypto-pd/cmd/pdnode"
 	"github.com/hw-native-sys/pypto-pd/cmd/program"
-	"github.com/hw-native-sys/pypto-pd/mooncake"
 	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/owner"
 	"github.com/hw-native-sys/pypto-pd/pd/transfer"
@@ -27,6 +26,9 @@ const (
 // from its node.
 type ownerFlags struct {
 	program.Common
+
+	FreeMemory    bool   `name:"free-memory" help:"Print how many bytes of the card are free, and leave."`
+	AscendLibrary string `name:"ascend-library" help:"Path of libascendcl.so, with --free-memory."`
 }
 
 // runOwner is the owner process of one rank. It lives as long as its node: a
@@ -36,6 +38,12 @@ func runOwner(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	var f ownerFlags
 	if code, ok := program.Parse(name+" "+ownerCommand, "Hold the cache memory of one rank of a node and move its bytes. A node started with --owners child starts one per rank and ends it; it is of no use by itself.", &f, args, stdout, stderr); !ok {
 		return code
+	}
+	if f.FreeMemory {
+		if err := printFreeMemory(f.AscendLibrary, stdout); err != nil {
+			return program.Complain(name+" "+ownerCommand, stderr, program.Failed, err)
+		}
+		return program.Done
 	}
 	c, err := owner.Inherited()
 	if err != nil {
@@ -55,7 +63,7 @@ func providerOptions(s settings, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return pdnode.Options(name, pdnode.SimulatorOptions{LinkRate: s.SimLinkRate, LinkLatencyNanos: int64(s.SimLinkLatency), Seed: s.SimSeed, Faults: faults}, pdnode.MooncakeOptions{Protocol: mooncake.TCP, Library: s.MooncakeLibrary, AscendLibrary: s.AscendLibrary}), nil
+	return pdnode.Options(name, pdnode.SimulatorOptions{LinkRate: s.SimLinkRate, LinkLatencyNanos: int64(s.SimLinkLatency), Seed: s.SimSeed, Faults: faults}, pdnode.MooncakeOptions{Protocol: s.protocol(), Library: s.MooncakeLibrary, AscendLibrary: s.AscendLibrary}), nil
 }
 
 // ownersOf says where a node's owners are.

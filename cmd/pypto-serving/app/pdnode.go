@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"os"
 
+	"github.com/hw-native-sys/pypto-pd/adapter"
 	"github.com/hw-native-sys/pypto-pd/cmd/pdnode"
+	"github.com/hw-native-sys/pypto-pd/mooncake"
 	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/config"
 	"github.com/hw-native-sys/pypto-pd/pd/edge"
@@ -53,6 +55,9 @@ func loadEntry(s *settings) (*pdEntry, error) {
 	if slots := slotsPerRank * s.topology.Partitions(); s.MaxNumSeqs < c.Capacity || slots < c.Capacity {
 		return nil, fmt.Errorf("runtime.capacity %d: want at most --max-num-seqs %d and the %d request slots of %d partitions", c.Capacity, s.MaxNumSeqs, slots, s.topology.Partitions())
 	}
+	if s.npu() && c.Provider != mooncake.Name {
+		return nil, fmt.Errorf("--backend npu: provider %s does not move device memory; pd.json must say \"provider\": %q", c.Provider, mooncake.Name)
+	}
 	options, err := providerOptions(*s, c.Provider)
 	if err != nil {
 		return nil, err
@@ -93,19 +98,27 @@ type pdNode struct {
 func newPDNode(ctx context.Context, s settings, p *pdEntry, stderr io.Writer) (server, error) {
 	n := &pdNode{settings: s}
 	contract := s.adapter.Contract(s.revision, p.provider.Name())
-	layout := layoutOf(s, &contract)
+	size := sizingOf(s)
+	if s.npu() {
+		var err error
+		if size, err = sizeOnDevices(ctx, s, &contract, size, stderr); err != nil {
+			return nil, err
+		}
+	}
+	layout := adapter.LayoutFor(&contract, size)
 	c := pdnode.Config{
 		Program: name, PD: p.config, Entry: p.entry, Role: s.role,
 		Adapter: s.adapter, Contract: contract, Layout: layout, ServedModel: s.ServedModel, MaxModelTokens: s.MaxModelLen,
 		PrefixCaching: s.PrefixCaching, AutoFence: s.AutoFence, Provider: p.provider, Options: p.options,
-		Engine: func(contract *pd.Contract, digest string, memory func(pd.Rank, pd.ComponentID) []byte) (engine.PD, lease.Allocator) {
-			n.engine = newEngine(s, contract, digest, layout, memory)
+		Engine: func(contract *pd.Contract, digest string, memory pdnode.Memory) (engine.PD, lease.Allocator) {
+			copier := func(r pd.Rank, c pd.ComponentID) reference.Copier { return memory.Copier(r, c) }
+			n.engine = newEngine(s, contract, digest, layout, memory.Memory, copier)
 			return n.engine, n.engine.Pool()
 		},
 		Record: n.moved.add, Logger: s.Logger, Stderr: stderr,
 	}
 	if ownersOf(s, p.provider.Name()) == ownersChild {
-		c.Children = &owner.ChildOptions{Args: []string{ownerCommand, "--log-level", s.LogLevel, "--log-format", s.LogFormat}}
+		c.Children = &owner.ChildOptions{Args: []string{ownerCommand, "--log-level", s.LogLevel, "--log-format", s.LogFormat}, RankEnv: s.deviceEnv}
 	}
 	var err error
 	if n.node, err = pdnode.Open(ctx, c); err != nil {

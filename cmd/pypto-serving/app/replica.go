@@ -18,24 +18,24 @@ import (
 	"github.com/hw-native-sys/pypto-pd/pd/transfer"
 )
 
-// layoutOf sizes the cache of a node. With prefix caching the rings keep the
-// windows and states of as many boundaries as the full groups have room for at
-// this distance: a prefix without its window is no hit.
-func layoutOf(s settings, c *pd.Contract) adapter.Layout {
+// sizingOf is what decides the cache's size. With prefix caching the rings keep
+// the windows and states of as many boundaries as the full groups have room for
+// at this distance: a prefix without its window is no hit.
+func sizingOf(s settings) adapter.Sizing {
 	const tokensPerCheckpoint = 512
 	size := adapter.Sizing{Topology: s.topology, PoolTokens: s.SimPoolTokens, StepTokens: s.chunkTokens, Sequences: slotsPerRank}
 	if s.PrefixCaching {
 		size.Checkpoints = s.SimPoolTokens / tokensPerCheckpoint
 	}
-	return adapter.LayoutFor(c, size)
+	return size
 }
 
 // slotsPerRank is how many requests each rank can hold, whatever tp is.
 const slotsPerRank = 16
 
-func newEngine(s settings, c *pd.Contract, digest string, l adapter.Layout, memory func(pd.Rank, pd.ComponentID) []byte) *reference.Engine {
+func newEngine(s settings, c *pd.Contract, digest string, l adapter.Layout, memory func(pd.Rank, pd.ComponentID) []byte, copier func(pd.Rank, pd.ComponentID) reference.Copier) *reference.Engine {
 	return reference.New(reference.Config{
-		Contract: c, Adapter: s.adapter, ContractDigest: digest, PrefixCaching: s.PrefixCaching, Layout: l, Memory: memory, MaxTokens: s.MaxModelLen,
+		Contract: c, Adapter: s.adapter, ContractDigest: digest, PrefixCaching: s.PrefixCaching, Layout: l, Memory: memory, Copier: copier, MaxTokens: s.MaxModelLen,
 		BatchTokens: s.MaxBatchedTokens, ChunkTokens: s.chunkTokens,
 		Sequences: s.MaxNumSeqs, Queued: queuedPerSequence * s.MaxNumSeqs,
 		PrefillRate: s.SimPrefillRate, DecodeRate: s.SimDecodeRate, DecodeBatch: s.steps.hook(),
@@ -58,7 +58,7 @@ type replica struct {
 
 func newReplica(s settings, log *slog.Logger) (server, error) {
 	contract := s.adapter.Contract(s.revision, "none")
-	layout := layoutOf(s, &contract)
+	layout := adapter.LayoutFor(&contract, sizingOf(s))
 	r := &replica{settings: s, arena: owner.NewHostArena(), log: log}
 	memory := map[pd.Rank]map[pd.ComponentID]transfer.Memory{}
 	for rank := range pd.Rank(s.topology.Ranks) {
@@ -73,7 +73,7 @@ func newReplica(s settings, log *slog.Logger) (server, error) {
 	}
 	// Nothing leaves this process, so the name of a page needs no more than the
 	// model and the geometry.
-	r.engine = newEngine(s, &contract, s.SimGeometry, layout, func(rank pd.Rank, c pd.ComponentID) []byte { return memory[rank][c].Bytes() })
+	r.engine = newEngine(s, &contract, s.SimGeometry, layout, func(rank pd.Rank, c pd.ComponentID) []byte { return memory[rank][c].Bytes() }, nil)
 	return r, nil
 }
 
