@@ -30,7 +30,7 @@ const (
 // choose a pair.
 var (
 	Providers = []string{"mooncake", "simulator"}
-	Policies  = []string{"round_robin"}
+	Policies  = []string{"round_robin", "least_loaded", "prefix_aware"}
 )
 
 // Config is a pd.json without a defect. It does not change after Parse.

@@ -132,7 +132,7 @@ func TestDefects(t *testing.T) {
 		{"no prefill", ``, b, ``, "runtime.prefill (line 1, column 23): has 0 entries; want 1..256"},
 		{"unknown provider", a, b, `,"provider":"nixl"`, `"nixl" is not supported; want mooncake or simulator`},
 		{"empty provider", a, b, `,"provider":""`, `"" is not supported; want mooncake or simulator`},
-		{"class path as policy", a, b, `,"policy":"pkg.mod.Class"`, `"pkg.mod.Class" is not supported; want round_robin`},
+		{"class path as policy", a, b, `,"policy":"pkg.mod.Class"`, `"pkg.mod.Class" is not supported; want round_robin or least_loaded or prefix_aware`},
 		{"capacity 0", a, b, `,"capacity":0`, "0 is out of range; want 1..4096 requests"},
 		{"capacity as bool", a, b, `,"capacity":true`, "runtime.capacity (line 1, column 91): want an integer, found true"},
 		{"capacity as float", a, b, `,"capacity":1.0`, "want an integer, found a number with a fraction"},
@@ -232,7 +232,7 @@ func TestAllDefectsAreReportedInOrder(t *testing.T) {
 		`runtime.prefill[0].tp (line 4, column 49): there is no such field any more: the topology is a flag of each node: --tp`,
 		`runtime.decode[0].port (line 5, column 36): 60000 + 10000 is no port; set control_port`,
 		`runtime.decode[1].host (line 5, column 44): is missing`,
-		`runtime.policy (line 6, column 13): "best" is not supported; want round_robin`,
+		`runtime.policy (line 6, column 13): "best" is not supported; want round_robin or least_loaded or prefix_aware`,
 		`observability.enabled (line 8, column 31): want true or false, found a number`,
 	}, "; "))
 	var first *strictjson.Error

@@ -3,6 +3,7 @@ package pdrouter
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -125,7 +126,10 @@ func (n *standNode) handle(c *edge.Call) {
 		h.Add(name, value)
 	}
 	n.posts <- received{target: c.Target(), header: h, body: string(c.Body()), gone: c.Context().Done()}
-	n.post(c)
+	n.mu.Lock()
+	post := n.post
+	n.mu.Unlock()
+	post(c)
 }
 
 // Node implements control.Service.
@@ -210,6 +214,7 @@ type settings struct {
 	handoffTimeout    float64
 	requestTimeout    float64
 	queue             QueueOptions
+	policy            string // round_robin unless given
 	// before runs before the nodes and the router start.
 	before func(*stand)
 	// unready: do not wait for pairs.
@@ -229,13 +234,14 @@ func newStand(t *testing.T, o settings) *stand {
 			Prefill        []entry `json:"prefill"`
 			Decode         []entry `json:"decode"`
 			Provider       string  `json:"provider"`
+			Policy         string  `json:"policy"`
 			Capacity       int     `json:"capacity"`
 			HandoffTimeout float64 `json:"handoff_timeout"`
 			RequestTimeout float64 `json:"request_timeout"`
 		} `json:"runtime"`
 	}
 	r := &file.Runtime
-	r.Provider, r.Capacity, r.HandoffTimeout, r.RequestTimeout = "simulator", 8, 10, 20
+	r.Provider, r.Policy, r.Capacity, r.HandoffTimeout, r.RequestTimeout = "simulator", cmp.Or(o.policy, policyTurn), 8, 10, 20
 	if o.capacity > 0 {
 		r.Capacity = o.capacity
 	}

@@ -29,6 +29,7 @@ type handoff struct {
 	call   *edge.Call
 	pair   *pair
 	facts  *openai.Facts
+	leads  []lead
 	result *result
 
 	prefill *relay.Leg
@@ -106,14 +107,15 @@ func (r *Router) forward(c *edge.Call, kind openai.Kind, res *result) error {
 		return err
 	}
 	res.request = kind.NewRequestID()
-	got, err := r.pool.acquire(c.Context(), res.request)
+	leads := r.pool.leadsOf(c.Body())
+	got, err := r.pool.acquire(c.Context(), res.request, leads)
 	if err != nil {
 		return err
 	}
 	res.took(&res.chosen)
 	res.fence = got.fence
 	r.options.Record(Event{Name: EventCreated, Fence: got.fence})
-	h := &handoff{router: r, call: c, pair: got, facts: facts, result: res, prefilled: make(chan struct{}), heard: time.Now()}
+	h := &handoff{router: r, call: c, pair: got, facts: facts, leads: leads, result: res, prefilled: make(chan struct{}), heard: time.Now()}
 	// A pipelined request of a client that has left still arrives here; nothing
 	// was sent for it yet.
 	if c.Context().Err() != nil {
@@ -305,8 +307,10 @@ func (h *handoff) runPrefill() {
 	case err != nil:
 		bad = &refused{err: err}
 	case x.Status() == 200:
-		if _, err := x.ReadAll(maxPrefillAnswer); err != nil {
+		if body, err := x.ReadAll(maxPrefillAnswer); err != nil {
 			bad = &refused{err: err}
+		} else if len(h.leads) > 0 {
+			h.router.pool.report(h.leads, h.pair.fence.Prefill, cachedTokens(body))
 		}
 	default:
 		bad = readRefusal(x)

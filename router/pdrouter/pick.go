@@ -7,32 +7,6 @@ import (
 	"github.com/hw-native-sys/pypto-pd/pd/wire"
 )
 
-// cursors are the two independent round-robin positions: where to look first.
-type cursors struct {
-	prefill int
-	decode  int
-}
-
-// pick chooses the next pair of free nodes that fit each other. A node that is
-// full, or that fits nobody, does not hold up the others. The cursors move past
-// what was chosen.
-func (c *cursors) pick(prefills, decodes []bool, fits func(prefill, decode int) bool) (prefill, decode int, ok bool) {
-	for i := range prefills {
-		p := (c.prefill + i) % len(prefills)
-		if !prefills[p] {
-			continue
-		}
-		for j := range decodes {
-			d := (c.decode + j) % len(decodes)
-			if decodes[d] && fits(p, d) {
-				c.prefill, c.decode = (p+1)%len(prefills), (d+1)%len(decodes)
-				return p, d, true
-			}
-		}
-	}
-	return 0, 0, false
-}
-
 // mismatch names what keeps two nodes from being a pair, "" if nothing does.
 func mismatch(p, d *wire.Node) string {
 	if field := p.Contract.Diff(&d.Contract); field != "" {

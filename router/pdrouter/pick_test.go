@@ -1,7 +1,6 @@
 package pdrouter
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -10,66 +9,6 @@ import (
 	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/wire"
 )
-
-// flags reads "1" as free and "0" as not.
-func flags(s string) []bool {
-	out := make([]bool, len(s))
-	for i := range s {
-		out[i] = s[i] == '1'
-	}
-	return out
-}
-
-func TestPickTurnsRoundBothPoolsIndependently(t *testing.T) {
-	all := func(int, int) bool { return true }
-	for name, c := range map[string]struct {
-		prefills, decodes string
-		fits              func(p, d int) bool
-		picks             int
-		want              string
-	}{
-		"two and three":              {"11", "111", all, 6, "p1d1 p2d2 p1d3 p2d1 p1d2 p2d3"},
-		"a full decode is passed":    {"11", "101", all, 4, "p1d1 p2d3 p1d1 p2d3"},
-		"a full prefill is passed":   {"01", "11", all, 3, "p2d1 p2d2 p2d1"},
-		"odd decode fits nobody":     {"11", "11", func(_, d int) bool { return d != 0 }, 3, "p1d2 p2d2 p1d2"},
-		"odd prefill fits nobody":    {"11", "11", func(p, _ int) bool { return p != 0 }, 3, "p2d1 p2d2 p2d1"},
-		"two islands":                {"11", "11", func(p, d int) bool { return p == d }, 4, "p1d1 p2d2 p1d1 p2d2"},
-		"no prefill":                 {"00", "11", all, 1, "-"},
-		"no decode":                  {"11", "00", all, 1, "-"},
-		"nobody fits":                {"1", "1", func(int, int) bool { return false }, 1, "-"},
-		"no nodes":                   {"", "", all, 1, "-"},
-		"free ones do not fit":       {"10", "01", func(p, d int) bool { return p == d }, 1, "-"},
-		"second prefill is the only": {"11", "01", func(p, d int) bool { return p == 1 && d == 1 }, 2, "p2d2 p2d2"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var k cursors
-			var got []string
-			for range c.picks {
-				p, d, ok := k.pick(flags(c.prefills), flags(c.decodes), c.fits)
-				if !ok {
-					got = append(got, "-")
-					continue
-				}
-				got = append(got, fmt.Sprintf("p%dd%d", p+1, d+1))
-			}
-			require.Equal(t, c.want, strings.Join(got, " "))
-		})
-	}
-}
-
-func TestSixtyPicksSpreadEvenly(t *testing.T) {
-	var k cursors
-	var p [2]int
-	var d [3]int
-	for range 60 {
-		i, j, ok := k.pick(flags("11"), flags("111"), func(int, int) bool { return true })
-		require.True(t, ok)
-		p[i]++
-		d[j]++
-	}
-	require.Equal(t, [2]int{30, 30}, p)
-	require.Equal(t, [3]int{20, 20, 20}, d)
-}
 
 func describe(role pd.Role) *wire.Node {
 	return &wire.Node{

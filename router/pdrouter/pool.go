@@ -76,13 +76,15 @@ type pool struct {
 	decodes  []*node
 	run      pd.RunID
 	capacity int
+	choose   policy
 	queue    QueueOptions
 	// patience is handoff_timeout.
 	patience time.Duration
 
 	mu sync.Mutex
 	// guarded by mu
-	cursors cursors
+	turn    turn
+	reports *reports
 	// fits caches mismatch by prefill and decode index; it is made anew when a
 	// descriptor changes.
 	fits    [][]string
@@ -93,12 +95,16 @@ type pool struct {
 // waiter is one request in the queue.
 type waiter struct {
 	request pd.RequestID
+	leads   []lead
 	// granted has room for the one pair that is ever sent.
 	granted chan *pair
 }
 
 func newPool(c *config.Config, q QueueOptions) *pool {
-	p := &pool{run: c.Run(), capacity: c.Capacity, queue: q, patience: c.HandoffTimeout}
+	p := &pool{run: c.Run(), capacity: c.Capacity, choose: policies[c.Policy], queue: q, patience: c.HandoffTimeout}
+	if c.Policy == policyPrefix {
+		p.reports = newReports()
+	}
 	nodes := func(role pd.Role) []*node {
 		var out []*node
 		for _, e := range c.Entries(role) {
@@ -122,10 +128,12 @@ func (p *pool) nodes() []*node { return slices.Concat(p.prefills, p.decodes) }
 
 // acquire takes a slot on both nodes of a pair. Errors are CodeNoPair where no
 // pair serves, CodeBusy where all of them are full, or the context's cause.
-func (p *pool) acquire(ctx context.Context, request pd.RequestID) (*pair, error) {
+//
+// leads are what the policy may know of the prompt; nil if it wants nothing.
+func (p *pool) acquire(ctx context.Context, request pd.RequestID, leads []lead) (*pair, error) {
 	p.mu.Lock()
 	if len(p.waiting) == 0 {
-		if got := p.takeLocked(request); got != nil {
+		if got := p.takeLocked(request, leads); got != nil {
 			p.mu.Unlock()
 			return got, nil
 		}
@@ -135,7 +143,7 @@ func (p *pool) acquire(ctx context.Context, request pd.RequestID) (*pair, error)
 		p.mu.Unlock()
 		return nil, err
 	}
-	w := &waiter{request: request, granted: make(chan *pair, 1)}
+	w := &waiter{request: request, leads: leads, granted: make(chan *pair, 1)}
 	p.waiting = append(p.waiting, w)
 	p.mu.Unlock()
 
@@ -161,18 +169,27 @@ func (p *pool) acquire(ctx context.Context, request pd.RequestID) (*pair, error)
 }
 
 // takeLocked picks a pair and takes its slots; nil if there is none.
-func (p *pool) takeLocked(request pd.RequestID) *pair {
-	free := func(nodes []*node) []bool {
-		out := make([]bool, len(nodes))
+func (p *pool) takeLocked(request pd.RequestID, leads []lead) *pair {
+	candidates := func(nodes []*node) []candidate {
+		out := make([]candidate, len(nodes))
 		for i, n := range nodes {
-			out[i] = p.stateLocked(n) == "" && p.activeLocked(n) < p.capacity
+			active := p.activeLocked(n)
+			out[i] = candidate{id: n.id, serves: p.stateLocked(n) == "", full: active >= p.capacity, active: active, hit: p.reports.hit(leads, n.id, n.boot())}
 		}
 		return out
 	}
-	i, j, ok := p.cursors.pick(free(p.prefills), free(p.decodes), func(i, j int) bool { return p.fits[i][j] == "" })
+	q := question{
+		prefills: candidates(p.prefills), decodes: candidates(p.decodes), turn: p.turn,
+		fits: func(i, j int) bool { return p.fits[i][j] == "" },
+	}
+	if len(leads) > 0 {
+		q.lead = leads[0]
+	}
+	i, j, ok := p.choose(&q)
 	if !ok {
 		return nil
 	}
+	p.turn = turn{prefill: i + 1, decode: j + 1}
 	got := &pair{prefill: p.prefills[i], decode: p.decodes[j]}
 	got.fence = pd.Fence{
 		Request: request, Handoff: pd.NewHandoffID(), Run: p.run,
@@ -184,6 +201,21 @@ func (p *pool) takeLocked(request pd.RequestID) *pair {
 		p.peak = max(p.peak, p.activeLocked(n))
 	}
 	return got
+}
+
+// leadsOf reads of a prompt what the policy wants to know; nil if nothing.
+func (p *pool) leadsOf(body []byte) []lead {
+	if p.reports == nil {
+		return nil
+	}
+	return leadsOf(body)
+}
+
+// report takes in how much of a prompt a node had in its cache, in tokens.
+func (p *pool) report(leads []lead, at pd.Peer, hit int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reports.add(leads, at, hit)
 }
 
 // activeLocked counts the slots that are taken on a node's present life.
@@ -338,7 +370,7 @@ func (p *pool) holds(n *node, boot pd.BootID, h pd.HandoffID) bool {
 // grantLocked gives pairs to the queue, first come first served.
 func (p *pool) grantLocked() {
 	for len(p.waiting) > 0 {
-		got := p.takeLocked(p.waiting[0].request)
+		got := p.takeLocked(p.waiting[0].request, p.waiting[0].leads)
 		if got == nil {
 			return
 		}
