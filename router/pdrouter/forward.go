@@ -315,7 +315,9 @@ func (h *handoff) runPrefill() {
 	default:
 		bad = readRefusal(x)
 	}
-	h.result.prefilled.Store(int64(h.result.since()))
+	took := h.result.since()
+	h.result.prefilled.Store(int64(took))
+	h.router.times.prefilled(took)
 	if bad == nil || bad.nothingBegan() {
 		h.end(pd.Prefill)
 	}

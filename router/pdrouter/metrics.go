@@ -1,6 +1,8 @@
 package pdrouter
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
@@ -17,47 +19,70 @@ var (
 	metricAborts      = prometheus.NewDesc("pypto_router_confirmed_aborts_total", "Aborts that a node has confirmed.", nil, nil)
 	metricNodeActive  = prometheus.NewDesc("pypto_router_node_active_requests", "Slots that are taken on a node.", []string{"role", "node"}, nil)
 	metricUnconfirmed = prometheus.NewDesc("pypto_router_node_unconfirmed_slots", "Slots whose node has not confirmed the end.", []string{"role", "node"}, nil)
+	metricRequested   = prometheus.NewDesc("pypto_router_node_requests_total", "Generations that a node was chosen for.", []string{"role", "node"}, nil)
+	metricSilent      = prometheus.NewDesc("pypto_router_node_silent_seconds", "Time since a node has last said what it is; since the router's start if it never has.", []string{"role", "node"}, nil)
+	metricCapacity    = prometheus.NewDesc("pypto_router_node_capacity_requests", "Slots that a node has.", []string{"role", "node"}, nil)
+	metricPolicy      = prometheus.NewDesc("pypto_router_policy", "1 for the policy that chooses pairs.", []string{"policy"}, nil)
+	metricConnections = prometheus.NewDesc("pypto_router_open_connections", "Client connections that are open.", nil, nil)
 	metricNodeReady   = prometheus.NewDesc("pypto_router_node_ready", "1 for the state that a node is in.", []string{"role", "node", "state"}, nil)
 )
 
-// times are the histograms of completed generations; all else is read from the
-// router when it is asked.
+// times are histograms; all else is read from the router when it is asked.
+// Those of whole requests hold completed generations only.
 type times struct {
-	first *prometheus.HistogramVec
-	whole *prometheus.HistogramVec
+	chosen  prometheus.Histogram
+	prefill prometheus.Histogram
+	first   *prometheus.HistogramVec
+	inter   *prometheus.HistogramVec
+	whole   *prometheus.HistogramVec
 }
 
 func newTimes() *times {
+	options := func(name, help string, least float64, buckets int) prometheus.HistogramOpts {
+		return prometheus.HistogramOpts{Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(least, 2, buckets)}
+	}
+	kind := []string{"kind"}
 	return &times{
-		first: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "pypto_router_first_byte_seconds", Help: "Time from a request's arrival to the first byte of its answer.",
-			Buckets: prometheus.ExponentialBuckets(0.005, 2, 16),
-		}, []string{"kind"}),
-		whole: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "pypto_router_request_seconds", Help: "Time from a request's arrival to the end of its answer.",
-			Buckets: prometheus.ExponentialBuckets(0.01, 2, 18),
-		}, []string{"kind"}),
+		chosen:  prometheus.NewHistogram(options("pypto_router_pair_seconds", "Time from a request's arrival to its pair.", 0.0005, 16)),
+		prefill: prometheus.NewHistogram(options("pypto_router_prefill_seconds", "Time from a request's arrival to the end of prefill's answer, however that ended.", 0.005, 17)),
+		first:   prometheus.NewHistogramVec(options("pypto_router_first_byte_seconds", "Time from a request's arrival to the first byte of its answer.", 0.005, 16), kind),
+		inter:   prometheus.NewHistogramVec(options("pypto_router_inter_event_seconds", "Mean time between the events of one stream.", 0.001, 14), kind),
+		whole:   prometheus.NewHistogramVec(options("pypto_router_request_seconds", "Time from a request's arrival to the end of its answer.", 0.01, 18), kind),
 	}
 }
 
+func (t *times) all() []prometheus.Collector {
+	return []prometheus.Collector{t.chosen, t.prefill, t.first, t.inter, t.whole}
+}
+
 func (t *times) observe(r *result) {
+	if r.chosen > 0 {
+		t.chosen.Observe(r.chosen.Seconds())
+	}
 	if r.state() != stateCompleted {
 		return
 	}
-	t.whole.WithLabelValues(r.kind.String()).Observe(r.ended.Seconds())
+	kind := r.kind.String()
+	t.whole.WithLabelValues(kind).Observe(r.ended.Seconds())
 	if r.first > 0 {
-		t.first.WithLabelValues(r.kind.String()).Observe(r.first.Seconds())
+		t.first.WithLabelValues(kind).Observe(r.first.Seconds())
+	}
+	if r.events > 1 {
+		t.inter.WithLabelValues(kind).Observe((r.ended - r.first).Seconds() / float64(r.events-1))
 	}
 }
+
+// prefilled takes the end of a prefill leg in, which may be after the request's.
+func (t *times) prefilled(took time.Duration) { t.prefill.Observe(took.Seconds()) }
 
 type collector struct{ router *Router }
 
 func newMetrics(r *Router) edge.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
-		collector{r}, r.times.first, r.times.whole,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		collector{r}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
+	registry.MustRegister(r.times.all()...)
 	return relay.MetricsHandler(registry)
 }
 
@@ -80,7 +105,16 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		gauge(metricNodeActive, n.Active, role, node)
 		gauge(metricUnconfirmed, n.Unconfirmed, role, node)
 		gauge(metricNodeReady, 1, role, node, n.State)
+		gauge(metricCapacity, n.Capacity, role, node)
+		count(metricRequested, n.requests, role, node)
+		heard := n.heard
+		if heard.IsZero() {
+			heard = c.router.started
+		}
+		out <- prometheus.MustNewConstMetric(metricSilent, prometheus.GaugeValue, time.Since(heard).Seconds(), role, node)
 	}
+	gauge(metricPolicy, 1, c.router.config.Policy)
+	gauge(metricConnections, c.router.options.Connections())
 	s := c.router.stats
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -29,6 +29,7 @@ type node struct {
 	slots  map[slotKey]*slot
 	failed int // polls in a row
 	heard  time.Time
+	chosen int64 // requests that it was ever given
 }
 
 // slotKey names a handoff on one life of a node.
@@ -198,6 +199,7 @@ func (p *pool) takeLocked(request pd.RequestID, leads []lead) *pair {
 	}
 	for _, n := range []*node{got.prefill, got.decode} {
 		n.slots[slotKey{n.boot(), got.fence.Handoff}] = &slot{}
+		n.chosen++
 		p.peak = max(p.peak, p.activeLocked(n))
 	}
 	return got
@@ -389,6 +391,9 @@ type nodeView struct {
 	Unconfirmed int       `json:"unconfirmed"`
 	Capacity    int       `json:"capacity"`
 	Reason      string    `json:"reason"`
+
+	requests int64
+	heard    time.Time
 }
 
 // The states of nodeView beside those that a node gives itself.
@@ -432,7 +437,7 @@ func (p *pool) view() poolView {
 	defer p.mu.Unlock()
 	v := poolView{Pairs: p.pairsLocked(), Waiting: len(p.waiting), Peak: p.peak, Models: map[string]int{}}
 	for _, n := range p.nodes() {
-		w := nodeView{Role: n.role, Node: n.id, Boot: n.boot(), State: stateUnreachable, Active: p.activeLocked(n), Capacity: p.capacity, Reason: n.unfit}
+		w := nodeView{Role: n.role, Node: n.id, Boot: n.boot(), State: stateUnreachable, Active: p.activeLocked(n), Capacity: p.capacity, Reason: n.unfit, requests: n.chosen, heard: n.heard}
 		for _, s := range n.slots {
 			if s.unconfirmed {
 				w.Unconfirmed++

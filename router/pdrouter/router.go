@@ -38,7 +38,9 @@ type Options struct {
 	// Record, if set, is told of every handoff's beginning and end. It must not
 	// block and is called from several goroutines.
 	Record func(Event)
-	Log    *slog.Logger
+	// Connections, if set, counts the open client connections, for metrics.
+	Connections func() int
+	Log         *slog.Logger
 }
 
 // Event is one step of a handoff as the router sees it.
@@ -91,6 +93,9 @@ func New(o Options) *Router {
 	}
 	if o.Record == nil {
 		o.Record = func(Event) {}
+	}
+	if o.Connections == nil {
+		o.Connections = func() int { return 0 }
 	}
 	base, stop := context.WithCancel(context.Background())
 	r := &Router{

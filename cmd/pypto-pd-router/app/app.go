@@ -88,7 +88,8 @@ func run(ctx context.Context, f flags, c *config.Config, env []string, stdout, s
 	r := pdrouter.New(pdrouter.Options{
 		Config: c, Boot: boot, PollInterval: f.PollInterval, PollTimeout: f.PollTimeout,
 		Queue: pdrouter.QueueOptions{Size: f.QueueSize, Timeout: f.QueueTimeout}, Log: log,
-		Record: func(e pdrouter.Event) { j.Emit(eventOf(e)) },
+		Connections: listener.Connections,
+		Record:      func(e pdrouter.Event) { j.Emit(eventOf(e)) },
 	})
 	serving.Go(func() { r.Run(life) })
 	served := make(chan error, 1)
