@@ -305,10 +305,3 @@ func (m *memory) Check() error {
 	}
 	return nil
 }
-
-// idle says that nothing of the host's is granted, asked for or pinned.
-func (m *memory) idle() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return len(m.granted)+len(m.asked)+len(m.pins) == 0
-}
