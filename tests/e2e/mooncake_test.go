@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"regexp"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -71,7 +72,7 @@ func TestTextThroughDeviceMemoryEqualsTheCombinedText(t *testing.T) {
 	require.NoError(t, err)
 	// A small share of the card: registering pins memory, and the limit on that is
 	// low on many machines.
-	npu := []string{"--backend", "npu", "--devices", "3,1", "--npu-memory-utilization", "0.02", "--max-model-len", "512", "--no-enable-prefix-caching"}
+	npu := []string{"--backend", "npu", "--devices", "3,1", "--npu-memory-utilization", "0.02", "--max-model-len", "512", "--no-enable-prefix-caching", "--verify-pages", "2"}
 	c := cluster.Start(t, cluster.Options{
 		PLayout: "dp2tp1", DLayout: "dp1tp2", Provider: mooncake.Name, PrefillFlags: npu, DecodeFlags: npu,
 		Env: []string{
@@ -83,4 +84,16 @@ func TestTextThroughDeviceMemoryEqualsTheCombinedText(t *testing.T) {
 		assert.Equal(t, combined.Text(t, q), cluster.MustComplete(t, c.URL, q).Text, "%d tokens", size)
 	}
 	c.AssertIdle(t)
+	require.Equal(t, hashesOf(t, c.Prefill[0]), hashesOf(t, c.Decode[0]), "what left one card has arrived on the other")
+}
+
+// hashesOf are the hashes that --verify-pages logs, by handoff.
+func hashesOf(t *testing.T, n *cluster.Node) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, m := range regexp.MustCompile(`msg="pages hashed".* handoff=([0-9a-f]{32}) hashes="([^"]+)"`).FindAllStringSubmatch(n.Stderr(), -1) {
+		out[m[1]] = m[2]
+	}
+	require.Len(t, out, 3, "%s", n.Tail())
+	return out
 }

@@ -62,6 +62,8 @@ type flags struct {
 	MooncakeLibrary string `name:"mooncake-library" help:"Path of libtransfer_engine.so, for provider mooncake (default: PYPTO_MOONCAKE_LIBRARY, then the usual places)."`
 	AscendLibrary   string `name:"ascend-library" help:"Path of libascendcl.so, for --backend npu (default: PYPTO_ASCENDCL_LIBRARY, then the usual places)."`
 
+	VerifyPages int `name:"verify-pages" default:"0" help:"Hash this many of the last pages of every component when a prompt is handed over and when it is adopted, and log them: both nodes of a pair log the same. For bringing a machine up; 0 is off."`
+
 	AutoFence bool `name:"auto-fence" help:"On a decode node: end a quarantine by making the data plane anew, without an operator."`
 
 	MaxBody int           `name:"max-body-bytes" default:"33554432" help:"Largest request body."`
@@ -134,6 +136,9 @@ func (f flags) check() (settings, error) {
 	positive("--max-num-batched-tokens", f.MaxBatchedTokens, pd.MaxModelTokens)
 	positive("--sim-pool-tokens", f.SimPoolTokens, 1<<24)
 	positive("--max-body-bytes", f.MaxBody, 1<<30)
+	if f.VerifyPages < 0 || f.VerifyPages > pd.MaxTablePages {
+		bad("--verify-pages %d: want 0..%d", f.VerifyPages, pd.MaxTablePages)
+	}
 	if f.LongPrefill < 0 {
 		bad("--long-prefill-token-threshold %d: want 0 or more", f.LongPrefill)
 	}

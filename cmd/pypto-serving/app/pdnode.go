@@ -112,7 +112,7 @@ func newPDNode(ctx context.Context, s settings, p *pdEntry, stderr io.Writer) (s
 		PrefixCaching: s.PrefixCaching, AutoFence: s.AutoFence, Provider: p.provider, Options: p.options,
 		Engine: func(contract *pd.Contract, digest string, memory pdnode.Memory) (engine.PD, lease.Allocator) {
 			copier := func(r pd.Rank, c pd.ComponentID) reference.Copier { return memory.Copier(r, c) }
-			n.engine = newEngine(s, contract, digest, layout, memory.Memory, copier)
+			n.engine = newEngine(s, contract, digest, layout, memory.Memory, copier, n.hashed)
 			return n.engine, n.engine.Pool()
 		},
 		Record: n.moved.add, Logger: s.Logger, Stderr: stderr,
@@ -125,6 +125,11 @@ func newPDNode(ctx context.Context, s settings, p *pdEntry, stderr io.Writer) (s
 		return nil, err
 	}
 	return n, nil
+}
+
+// hashed tells people what is in some pages of a handoff.
+func (n *pdNode) hashed(h pd.HandoffID, hashes string) {
+	n.node.Log.Info("pages hashed", "handoff", h, "hashes", hashes)
 }
 
 func (n *pdNode) http() serve.Config {

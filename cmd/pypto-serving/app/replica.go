@@ -33,8 +33,9 @@ func sizingOf(s settings) adapter.Sizing {
 // slotsPerRank is how many requests each rank can hold, whatever tp is.
 const slotsPerRank = 16
 
-func newEngine(s settings, c *pd.Contract, digest string, l adapter.Layout, memory func(pd.Rank, pd.ComponentID) []byte, copier func(pd.Rank, pd.ComponentID) reference.Copier) *reference.Engine {
+func newEngine(s settings, c *pd.Contract, digest string, l adapter.Layout, memory func(pd.Rank, pd.ComponentID) []byte, copier func(pd.Rank, pd.ComponentID) reference.Copier, hashed func(pd.HandoffID, string)) *reference.Engine {
 	return reference.New(reference.Config{
+		VerifyPages: s.VerifyPages, Hashed: hashed,
 		Contract: c, Adapter: s.adapter, ContractDigest: digest, PrefixCaching: s.PrefixCaching, Layout: l, Memory: memory, Copier: copier, MaxTokens: s.MaxModelLen,
 		BatchTokens: s.MaxBatchedTokens, ChunkTokens: s.chunkTokens,
 		Sequences: s.MaxNumSeqs, Queued: queuedPerSequence * s.MaxNumSeqs,
@@ -73,7 +74,7 @@ func newReplica(s settings, log *slog.Logger) (server, error) {
 	}
 	// Nothing leaves this process, so the name of a page needs no more than the
 	// model and the geometry.
-	r.engine = newEngine(s, &contract, s.SimGeometry, layout, func(rank pd.Rank, c pd.ComponentID) []byte { return memory[rank][c].Bytes() }, nil)
+	r.engine = newEngine(s, &contract, s.SimGeometry, layout, func(rank pd.Rank, c pd.ComponentID) []byte { return memory[rank][c].Bytes() }, nil, nil)
 	return r, nil
 }
 

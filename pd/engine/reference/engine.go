@@ -28,6 +28,11 @@ type Config struct {
 	// Copier, if set, is the way to an arena for which Memory gives nil. It is for
 	// bringing a machine up: every row is a copy.
 	Copier func(pd.Rank, pd.ComponentID) Copier
+	// VerifyPages is how many pages of every component are hashed when a prompt is
+	// handed over and when it is adopted; Hashed gets the hashes, as text that is
+	// equal on both sides. For bringing a machine up.
+	VerifyPages int
+	Hashed      func(h pd.HandoffID, hashes string)
 	// MaxTokens bounds prompt plus output of one request.
 	MaxTokens int
 	// BatchTokens is how many tokens one step computes at most, ChunkTokens how

@@ -150,6 +150,7 @@ func (e *Engine) prefill(w chunkWork, began time.Time, end func() time.Time) {
 			return
 		}
 		first = firstToken(seen)
+		e.hash(r)
 	}
 	if r.pipe != nil {
 		if final {
@@ -168,6 +169,18 @@ func (e *Engine) prefill(w chunkWork, began time.Time, end func() time.Time) {
 	})
 }
 
+// hash tells what is in some pages of a handoff.
+func (e *Engine) hash(r *request) {
+	if e.cfg.VerifyPages == 0 || r.pipe != nil {
+		return
+	}
+	hashes, err := e.store.hashes(r.partition, r.tables, r.computed, e.cfg.VerifyPages)
+	if err != nil {
+		hashes = err.Error()
+	}
+	e.cfg.Hashed(r.id, hashes)
+}
+
 // verify runs one step of a generation and says how many tokens it accepted.
 // The first step is the drafter's bootstrap; it yields no token.
 func (e *Engine) verify(r *request) (int, error) {
@@ -180,6 +193,7 @@ func (e *Engine) verify(r *request) (int, error) {
 		if err != nil {
 			return 0, err
 		}
+		e.hash(r)
 		r.chain, r.phase = begin(r.pending, seen, hidden), decoding
 		return 0, nil
 	}

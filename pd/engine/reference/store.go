@@ -1,6 +1,9 @@
 package reference
 
 import (
+	"crypto/sha256"
+	"fmt"
+	"strings"
 	"sync/atomic"
 
 	"github.com/hw-native-sys/pypto-pd/adapter"
@@ -100,4 +103,30 @@ func poison(b []byte) {
 // place is where the rows of a page begin in one layer of its arena.
 func (s *store) place(c *pd.Component, layer int, page pd.Page, row int) int {
 	return (layer*s.layout.PagesPerLayer[c.Group]+int(page))*c.PageBytes() + row*c.RowBytes()
+}
+
+// hashes are those of the last complete pages of every component, at most
+// pages of them, after n tokens: what both sides of a handoff hold whatever the
+// rolling policy. They are read from the first rank of the partition.
+func (s *store) hashes(p pd.Partition, tables adapter.Tables, n, pages int) (string, error) {
+	var out []string
+	rank := s.arenas[s.layout.Topology.RanksOf(p)[0]]
+	for ci := range s.contract.Components {
+		c := &s.contract.Components[ci]
+		g, _ := s.contract.Group(c.Group)
+		last := n / g.PageTokens
+		first := max(0, last-pages)
+		if g.Kind != pd.Full {
+			first = max(first, pd.CeilDiv(max(0, n-g.WindowTokens), g.PageTokens))
+		}
+		sum := sha256.New()
+		for logical := first; logical < last; logical++ {
+			page := tables[c.Group][adapter.Slot(g, s.layout.RingPeriods[c.Group], logical)]
+			for l := range c.Layers {
+				sum.Write(s.get(rank[ci], s.place(c, l, page, 0), c.PageBytes()))
+			}
+		}
+		out = append(out, fmt.Sprintf("%s[%d,%d)=%x", c.ID, first, last, sum.Sum(nil)[:8]))
+	}
+	return strings.Join(out, " "), s.broken()
 }
