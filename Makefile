@@ -20,8 +20,11 @@ help: ## this list
 demo: build ## one request through a router, a prefill and a decode node
 	bin/pypto-pdctl demo
 
+# pypto-serving loads the native data plane's C libraries, if a node asks for it;
+# without a C compiler it is built without, and says so then.
 build: ## all programs, into bin/
-	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/ $(PROGRAMS)
+	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN)/ $(filter-out ./cmd/pypto-serving,$(PROGRAMS))
+	$(GO) build -trimpath -o $(BIN)/ ./cmd/pypto-serving
 
 # Only what pd.h declares is visible: a host may load other Go libraries, too.
 lib: ## libpypto-pd.so, for servers in other languages, into bin/
@@ -82,10 +85,15 @@ verify: gen ## gen, and nothing may differ from what is committed
 	@changed=$$(git status --porcelain) || exit 1; \
 	if [ -n "$$changed" ]; then echo "not committed, or not generated:"; echo "$$changed"; git --no-pager diff; exit 1; fi
 
-dist: ## static programs for both architectures, packed with checksums in dist/
+# The architecture of this machine gets what needs its C compiler, too.
+dist: ## programs for both architectures, packed with checksums in dist/
 	@rm -rf dist && mkdir -p dist
 	for arch in amd64 arm64; do \
-		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build -trimpath -ldflags=-s -o dist/pypto-pd-linux-$$arch/ $(PROGRAMS) && \
+		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build -trimpath -ldflags=-s -o dist/pypto-pd-linux-$$arch/ $(PROGRAMS) || exit 1; \
+		if [ $$arch = "$$($(GO) env GOHOSTARCH)" ]; then \
+			$(GO) build -trimpath -ldflags=-s -o dist/pypto-pd-linux-$$arch/ ./cmd/pypto-serving && \
+			$(MAKE) --no-print-directory lib BIN=dist/pypto-pd-linux-$$arch && cp -r include dist/pypto-pd-linux-$$arch/ || exit 1; \
+		fi; \
 		cp LICENSE examples/pd.json dist/pypto-pd-linux-$$arch/ && \
 		tar -C dist -czf dist/pypto-pd-linux-$$arch.tar.gz pypto-pd-linux-$$arch || exit 1; \
 	done

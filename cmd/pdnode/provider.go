@@ -3,6 +3,7 @@ package pdnode
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/hw-native-sys/pypto-pd/mooncake"
@@ -14,8 +15,8 @@ import (
 
 // Provider is the map from names in pd.json to data planes. It runs in the
 // process that owns the memory, and in a node to check the options. Options are
-// in the provider's own form.
-func Provider(name, options string) (transfer.Provider, error) {
+// in the provider's own form; log gets what an operator should see.
+func Provider(name, options string, log *slog.Logger) (transfer.Provider, error) {
 	switch name {
 	case simulator.Name:
 		var o SimulatorOptions
@@ -30,7 +31,7 @@ func Provider(name, options string) (transfer.Provider, error) {
 		if err := strictjson.Decode([]byte(options), &o, strictjson.Limits{}); err != nil {
 			return nil, fmt.Errorf("provider %s: options: %w", name, err)
 		}
-		return mooncake.New(mooncake.Options{Protocol: o.Protocol, Library: o.Library, AscendLibrary: o.AscendLibrary})
+		return mooncake.New(mooncake.Options{Protocol: o.Protocol, Library: o.Library, AscendLibrary: o.AscendLibrary, Log: log})
 	}
 	return nil, fmt.Errorf("provider %q is unknown", name)
 }

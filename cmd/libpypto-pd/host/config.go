@@ -2,6 +2,7 @@ package host
 
 import (
 	"fmt"
+	"io"
 	"log/slog"
 
 	"github.com/hw-native-sys/pypto-pd/adapter"
@@ -58,6 +59,10 @@ type settings struct {
 	contract pd.Contract
 	layout   adapter.Layout
 	level    slog.Level
+}
+
+func (s *settings) logger(w io.Writer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: s.level}))
 }
 
 func invalid(format string, args ...any) error {

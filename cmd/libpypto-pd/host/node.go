@@ -3,8 +3,6 @@ package host
 import (
 	"context"
 	"fmt"
-	"io"
-	"log/slog"
 	"os"
 	"sync"
 
@@ -120,7 +118,7 @@ func (n *Node) Start(ctx context.Context) error {
 	}
 	s := n.settings
 	options := pdnode.Options(s.pd.Provider, pdnode.SimulatorOptions{Seed: 1}, pdnode.MooncakeOptions{Protocol: mooncake.TCP})
-	provider, err := pdnode.Provider(s.pd.Provider, options)
+	provider, err := pdnode.Provider(s.pd.Provider, options, s.logger(os.Stderr))
 	if err != nil {
 		return err
 	}
@@ -133,10 +131,7 @@ func (n *Node) Start(ctx context.Context) error {
 		Engine: func(*pd.Contract, string, pdnode.Memory) (engine.PD, lease.Allocator) {
 			return orders{n}, n.memory
 		},
-		Logger: func(w io.Writer) *slog.Logger {
-			return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: s.level}))
-		},
-		Stderr: os.Stderr,
+		Logger: s.logger, Stderr: os.Stderr,
 	})
 	if err != nil {
 		n.node = nil

@@ -108,7 +108,8 @@ func (o *Owner) serve(ctx context.Context, meeting *owner.Rendezvous) {
 			return
 		}
 		o.note(true, nil)
-		c.Provider, c.Log = pdnode.Provider, o.log
+		c.Log = o.log
+		c.Provider = func(name, options string) (transfer.Provider, error) { return pdnode.Provider(name, options, o.log) }
 		c.NewArena = func(transfer.Provider, pd.Rank) (transfer.Arena, error) { return o.arena, nil }
 		err = owner.Serve(ctx, c)
 		c.Lock.Close()

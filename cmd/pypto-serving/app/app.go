@@ -36,7 +36,7 @@ func Run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 	}
 	var entry *pdEntry
 	if s.role != 0 {
-		entry, err = loadEntry(&s)
+		entry, err = loadEntry(&s, stderr)
 		if err != nil {
 			return program.Complain(name, stderr, program.Usage, err)
 		}

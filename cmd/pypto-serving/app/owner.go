@@ -50,7 +50,8 @@ func runOwner(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 		return program.Complain(name+" "+ownerCommand, stderr, program.Usage, err)
 	}
 	c.NewArena = func(p transfer.Provider, rank pd.Rank) (transfer.Arena, error) { return pdnode.NewArena(p, rank, true) }
-	c.Provider, c.Log = pdnode.Provider, f.Logger(stderr).With("pid", os.Getpid())
+	c.Log = f.Logger(stderr).With("pid", os.Getpid())
+	c.Provider = func(name, options string) (transfer.Provider, error) { return pdnode.Provider(name, options, c.Log) }
 	if err := owner.Serve(context.WithoutCancel(ctx), c); err != nil {
 		return program.Complain(name+" "+ownerCommand, stderr, program.Failed, err)
 	}

@@ -34,7 +34,7 @@ type pdEntry struct {
 
 // loadEntry reads pd.json and settles host, port and provider. Every error is
 // one of usage.
-func loadEntry(s *settings) (*pdEntry, error) {
+func loadEntry(s *settings, stderr io.Writer) (*pdEntry, error) {
 	c, err := config.Load(s.PDConfig)
 	if err != nil {
 		return nil, err
@@ -62,7 +62,7 @@ func loadEntry(s *settings) (*pdEntry, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := pdnode.Provider(c.Provider, options)
+	p, err := pdnode.Provider(c.Provider, options, s.Logger(stderr))
 	if err != nil {
 		return nil, err
 	}
