@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/hw-native-sys/pypto-pd/cgo/acl"
@@ -40,6 +39,8 @@ type region struct {
 }
 
 type engine struct {
+	*transfer.Verdicts
+
 	// constant
 	provider *Provider
 	api      *te.API
@@ -49,7 +50,6 @@ type engine struct {
 	portUsed func(int) bool // nil: none was
 	keeper   *keeper
 	home     *home
-	wake     chan struct{}
 
 	// owned by the caller's goroutine
 	identity   transfer.Identity
@@ -67,9 +67,6 @@ type engine struct {
 	closed     bool
 	ended      bool // nothing native is left
 	lastTicket transfer.Ticket
-
-	mu       sync.Mutex
-	verdicts []transfer.Verdict
 }
 
 // begin prepares the thread, the identity row and the first native engine.
@@ -264,30 +261,6 @@ func (e *engine) Endpoint() string { return e.endpoint }
 
 // Epoch implements transfer.Engine.
 func (e *engine) Epoch() pd.Epoch { return e.identity.Epoch }
-
-// Poll implements transfer.Engine. It goes on to answer after Close, until
-// every verdict was taken.
-func (e *engine) Poll(dst []transfer.Verdict) []transfer.Verdict {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	dst = append(dst, e.verdicts...)
-	e.verdicts = e.verdicts[:0]
-	return dst
-}
-
-// Wake implements transfer.Engine.
-func (e *engine) Wake() <-chan struct{} { return e.wake }
-
-// tell hands a verdict to Poll.
-func (e *engine) tell(v transfer.Verdict) {
-	e.mu.Lock()
-	e.verdicts = append(e.verdicts, v)
-	e.mu.Unlock()
-	select {
-	case e.wake <- struct{}{}:
-	default: // a wake-up is pending already
-	}
-}
 
 // Fence implements transfer.Engine. After an error the engine takes and makes
 // no writes; Fence may be called again.

@@ -206,7 +206,7 @@ func (l *life) settle(b *batch, r *te.Report, how ending) {
 		// What went wrong once on this way is not tried again on it.
 		b.session.dead.Store(true)
 	}
-	l.engine.tell(transfer.Verdict{
+	l.engine.Tell(transfer.Verdict{
 		Ticket: b.ticket, Settlement: p.settlement,
 		SourceFree: p.sourceFree(provider.options.Protocol), Detail: detail(r, p),
 	})

@@ -258,18 +258,9 @@ func (p *Provider) load(hostname string) (*te.API, *acl.API, error) {
 // library if nobody has.
 func (p *Provider) Open(ctx context.Context, o transfer.Options) (transfer.Engine, error) {
 	const op = "open mooncake engine"
-	identity := o.Identity
-	identity.Epoch = 1
-	if err := identity.Check(); err != nil {
+	identity, err := o.First()
+	if err != nil {
 		return nil, &pd.Error{Op: op, Code: pd.CodeInvalidConfig, Err: err}
-	}
-	switch {
-	case o.Identity.Epoch > 1:
-		return nil, pd.Errorf(pd.CodeInvalidConfig, op, "epoch %d: an engine starts at epoch 1", o.Identity.Epoch)
-	case o.Hostname == "":
-		return nil, pd.Errorf(pd.CodeInvalidConfig, op, "hostname is empty")
-	case o.AttemptTimeout <= 0:
-		return nil, pd.Errorf(pd.CodeInvalidConfig, op, "attempt timeout %s: want more than 0", o.AttemptTimeout)
 	}
 	native, device, err := p.load(o.Hostname)
 	if err != nil {
@@ -277,7 +268,7 @@ func (p *Provider) Open(ctx context.Context, o transfer.Options) (transfer.Engin
 	}
 	e := &engine{
 		provider: p, api: native, identity: identity, hostname: o.Hostname, timeout: o.AttemptTimeout,
-		portUsed: o.PortUsed, keeper: startKeeper(), wake: make(chan struct{}, 1),
+		portUsed: o.PortUsed, keeper: startKeeper(), Verdicts: transfer.NewVerdicts(),
 		extents: transfer.Extents{}, memory: map[pd.ComponentID]transfer.Memory{},
 		used: map[int]bool{}, sessions: map[sessionKey]*session{},
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"sync"
 	"time"
 
 	"github.com/hw-native-sys/pypto-pd/pd"
@@ -22,11 +21,12 @@ type sessionKey struct {
 }
 
 type engine struct {
+	*transfer.Verdicts
+
 	// constant
 	provider *Provider
 	options  transfer.Options
 	timeout  time.Duration
-	wake     chan struct{}
 
 	// owned by the caller's goroutine
 	inbound    *inbound
@@ -38,9 +38,6 @@ type engine struct {
 	pacer      *pacer
 	sessions   map[sessionKey]*session
 	lastTicket transfer.Ticket
-
-	mu       sync.Mutex
-	verdicts []transfer.Verdict
 }
 
 // check refuses calls to an engine that has ended.
@@ -179,30 +176,6 @@ func readRegions(list []pd.Region) (map[pd.ComponentID]uint32, transfer.Extents,
 		regions[r.Component], extents[r.Component] = index, r.Bytes
 	}
 	return regions, extents, nil
-}
-
-// Poll implements transfer.Engine. It goes on to answer after Close, until
-// every verdict was taken.
-func (e *engine) Poll(dst []transfer.Verdict) []transfer.Verdict {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	dst = append(dst, e.verdicts...)
-	e.verdicts = e.verdicts[:0]
-	return dst
-}
-
-// Wake implements transfer.Engine.
-func (e *engine) Wake() <-chan struct{} { return e.wake }
-
-// settle hands a verdict to Poll.
-func (e *engine) settle(v transfer.Verdict) {
-	e.mu.Lock()
-	e.verdicts = append(e.verdicts, v)
-	e.mu.Unlock()
-	select {
-	case e.wake <- struct{}{}:
-	default: // a wake-up is pending already
-	}
 }
 
 // Fence implements transfer.Engine. After an error the engine takes no writes;

@@ -127,18 +127,9 @@ func (p *Provider) fenceHangs(rank pd.Rank) bool {
 // accepts from Freeze on.
 func (p *Provider) Open(ctx context.Context, o transfer.Options) (transfer.Engine, error) {
 	const op = "open simulator engine"
-	identity := o.Identity
-	identity.Epoch = 1
-	if err := identity.Check(); err != nil {
+	identity, err := o.First()
+	if err != nil {
 		return nil, &pd.Error{Op: op, Code: pd.CodeInvalidConfig, Err: err}
-	}
-	switch {
-	case o.Identity.Epoch > 1:
-		return nil, pd.Errorf(pd.CodeInvalidConfig, op, "epoch %d: an engine starts at epoch 1", o.Identity.Epoch)
-	case o.Hostname == "":
-		return nil, pd.Errorf(pd.CodeInvalidConfig, op, "hostname is empty")
-	case o.AttemptTimeout <= 0:
-		return nil, pd.Errorf(pd.CodeInvalidConfig, op, "attempt timeout %s: want more than 0", o.AttemptTimeout)
 	}
 	listener, err := listen(ctx, o)
 	if err != nil {
@@ -152,7 +143,7 @@ func (p *Provider) Open(ctx context.Context, o transfer.Options) (transfer.Engin
 		extents:  transfer.Extents{},
 		source:   map[pd.ComponentID][]byte{},
 		sessions: map[sessionKey]*session{},
-		wake:     make(chan struct{}, 1),
+		Verdicts: transfer.NewVerdicts(),
 	}
 	e.inbound = newInbound(listener, identity, &p.delayedWrites)
 	return e, nil

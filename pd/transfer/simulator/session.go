@@ -263,7 +263,7 @@ func (s *session) answered(a answer) {
 	}
 	s.removeLocked(i)
 	s.mu.Unlock()
-	s.engine.settle(v)
+	s.engine.Tell(v)
 }
 
 // expire handles the deadline of the oldest batch and says whether the session
@@ -294,7 +294,7 @@ func (s *session) expire() bool {
 	}
 	s.removeLocked(0)
 	s.mu.Unlock()
-	s.engine.settle(v)
+	s.engine.Tell(v)
 	if late.ticket != 0 {
 		s.answered(late)
 	}
@@ -335,7 +335,7 @@ func (s *session) settleRest() {
 		if !ended && i >= posted {
 			v.Settlement, v.Detail = pd.Failed, "connection lost before the first byte left"
 		}
-		s.engine.settle(v)
+		s.engine.Tell(v)
 	}
 }
 

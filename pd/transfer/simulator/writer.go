@@ -196,7 +196,7 @@ func (s *session) hangUp(first *batch) error {
 	}
 	s.mu.Unlock()
 	if settled {
-		s.engine.settle(transfer.Verdict{
+		s.engine.Tell(transfer.Verdict{
 			Ticket: first.ticket, Settlement: pd.Uncertain, SourceFree: true, Detail: "connection lost",
 		})
 	}
