@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -40,7 +41,7 @@ const (
 type conn struct {
 	// constant
 	server   *Server
-	nc       *net.TCPConn
+	nc       *net.TCPConn // what is watched, closed and timed
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	watchKey uint64
@@ -48,11 +49,16 @@ type conn struct {
 	state atomic.Int32
 
 	// owned by the connection's goroutine
-	br   *bufio.Reader
-	head fasthttp.RequestHeader
-	body bodyReader
-	call Call
-	out  []byte
+	// stream is what requests are read from: nc, or TLS over it.
+	stream net.Conn
+	tls    *tls.Conn // nil without TLS
+	inner  *stallConn
+	joined []byte
+	br     *bufio.Reader
+	head   fasthttp.RequestHeader
+	body   bodyReader
+	call   Call
+	out    []byte
 	// noBody: the answer of a HEAD has a head only.
 	noBody bool
 	// close ends the connection after the current answer.
@@ -62,7 +68,7 @@ type conn struct {
 }
 
 func newConn(s *Server, nc *net.TCPConn) *conn {
-	c := &conn{server: s, nc: nc}
+	c := &conn{server: s, nc: nc, stream: nc}
 	c.ctx, c.cancel = context.WithCancelCause(s.base)
 	c.call.conn = c
 	return c
@@ -90,7 +96,11 @@ func (c *conn) serve(h Handler) {
 	}
 	defer s.watch.remove(c)
 
-	c.br = takeReader(c.nc)
+	if s.tls != nil && !c.secure(s.tls) {
+		return
+	}
+	defer c.goodbye()
+	c.br = takeReader(c.stream)
 	defer func() { putReader(c.br) }()
 	wait := s.config.HeaderTimeout
 	for {
@@ -152,7 +162,7 @@ func (c *conn) readHead() error {
 	c.head.DisableNormalizing()
 	err := c.head.Read(c.br)
 	if _, small := errors.AsType[*fasthttp.ErrSmallBuffer](err); small && c.br.Size() < c.server.config.MaxHeader {
-		c.br = enlarge(c.br, c.nc, c.server.config.MaxHeader)
+		c.br = enlarge(c.br, c.stream, c.server.config.MaxHeader)
 		err = c.head.Read(c.br)
 	}
 	return err
@@ -272,6 +282,7 @@ func (c *conn) refuse(status int, message string) {
 
 // linger ends a connection whose client may still be sending.
 func (c *conn) linger() {
+	c.goodbye()
 	c.nc.CloseWrite()
 	c.nc.SetReadDeadline(time.Now().Add(lingerTime))
 	io.CopyN(io.Discard, c.nc, lingerBytes)
@@ -282,6 +293,14 @@ func (c *conn) linger() {
 func (c *conn) write(parts ...[]byte) error {
 	if c.broken {
 		return ErrClientGone
+	}
+	if c.tls != nil {
+		if err := c.writeTLS(parts); err != nil {
+			c.broken = true
+			c.cancel(ErrClientGone)
+			return fmt.Errorf("%w: %w", ErrClientGone, err)
+		}
+		return nil
 	}
 	bufs := net.Buffers(parts)
 	for {

@@ -3,6 +3,7 @@ package edge
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -36,6 +37,9 @@ type ServerConfig struct {
 	IdleTimeout time.Duration
 	// WriteStall ends a connection whose client takes no byte for so long (60 s).
 	WriteStall time.Duration
+	// Certificate makes the server speak TLS 1.2 or 1.3 and nothing else. Nil
+	// speaks plain HTTP.
+	Certificate *Certificate
 	// Refuse words what the edge answers by itself (400, 408, 413, 431, 500,
 	// 503). Nil answers plain text.
 	Refuse func(status int, message string) (contentType string, body []byte)
@@ -69,6 +73,7 @@ type Server struct {
 	config   ServerConfig
 	listener *net.TCPListener
 	watch    *watch
+	tls      *tls.Config // nil without TLS
 	base     context.Context
 	stop     context.CancelCauseFunc
 	// draining is closed when Shutdown begins.
@@ -102,7 +107,12 @@ func Listen(config ServerConfig) (*Server, error) {
 		return nil, err
 	}
 	base, stop := context.WithCancelCause(context.Background())
+	var secured *tls.Config
+	if config.Certificate != nil {
+		secured = config.Certificate.config()
+	}
 	return &Server{
+		tls:    secured,
 		config: config, listener: l.(*net.TCPListener), watch: w,
 		base: base, stop: stop,
 		draining: make(chan struct{}), idle: make(chan struct{}),
@@ -172,7 +182,10 @@ func (s *Server) accept(h Handler) error {
 		c := newConn(s, nc)
 		switch admitted, full := s.admit(c); {
 		case full:
-			c.refuse(503, "too many connections")
+			// A handshake would hold up the accept loop; with TLS it is closed.
+			if s.tls == nil {
+				c.refuse(503, "too many connections")
+			}
 			c.end()
 		case !admitted:
 			c.end()
