@@ -217,6 +217,7 @@ type settings struct {
 	queue             QueueOptions
 	policy            string // round_robin unless given
 	log               *slog.Logger
+	keys              *relay.Keys
 	// before runs before the nodes and the router start.
 	before func(*stand)
 	// unready: do not wait for pairs.
@@ -276,7 +277,7 @@ func newStand(t *testing.T, o settings) *stand {
 	for _, n := range s.nodes() {
 		n.start()
 	}
-	s.router = New(Options{Config: c, Boot: pd.NewBootID(), PollInterval: 50 * time.Millisecond, PollTimeout: 500 * time.Millisecond, Queue: o.queue, Log: o.log})
+	s.router = New(Options{Config: c, Boot: pd.NewBootID(), PollInterval: 50 * time.Millisecond, PollTimeout: 500 * time.Millisecond, Queue: o.queue, Log: o.log, Keys: o.keys})
 	s.server, err = edge.Listen(edge.ServerConfig{Address: "127.0.0.1:0", Refuse: relay.Refuse})
 	require.NoError(t, err)
 	s.address = s.server.Addr().String()

@@ -137,7 +137,8 @@ func (h *handoff) run() error {
 	r, c := h.router, h.call
 	header := relay.EndToEnd(c.Headers(), func(name string) bool {
 		// A compressed stream could not be looked into.
-		return relay.HasPrefixFold(name, openai.RoutePrefix) || strings.EqualFold(name, "Accept-Encoding")
+		return relay.HasPrefixFold(name, openai.RoutePrefix) || strings.EqualFold(name, "Accept-Encoding") ||
+			r.options.Keys != nil && strings.EqualFold(name, "Authorization")
 	})
 	h.prefill = h.leg(h.pair.prefill, header, h.pair.fence.Prefill, h.pair.fence.Decode, r.config.RequestTimeout)
 	wait := r.config.RequestTimeout

@@ -11,20 +11,21 @@ import (
 )
 
 var (
-	metricRequests    = prometheus.NewDesc("pypto_router_requests_total", "Generations that have ended, by how.", []string{"state"}, nil)
-	metricFailures    = prometheus.NewDesc("pypto_router_failures_total", "Generations that did not complete, by code.", []string{"code"}, nil)
-	metricActive      = prometheus.NewDesc("pypto_router_active_requests", "Generations that run or wait.", nil, nil)
-	metricWaiting     = prometheus.NewDesc("pypto_router_waiting_requests", "Generations that wait for a pair.", nil, nil)
-	metricPairs       = prometheus.NewDesc("pypto_router_serving_pairs", "Pairs that can serve, full or not.", nil, nil)
-	metricAborts      = prometheus.NewDesc("pypto_router_confirmed_aborts_total", "Aborts that a node has confirmed.", nil, nil)
-	metricNodeActive  = prometheus.NewDesc("pypto_router_node_active_requests", "Slots that are taken on a node.", []string{"role", "node"}, nil)
-	metricUnconfirmed = prometheus.NewDesc("pypto_router_node_unconfirmed_slots", "Slots whose node has not confirmed the end.", []string{"role", "node"}, nil)
-	metricRequested   = prometheus.NewDesc("pypto_router_node_requests_total", "Generations that a node was chosen for.", []string{"role", "node"}, nil)
-	metricSilent      = prometheus.NewDesc("pypto_router_node_silent_seconds", "Time since a node has last said what it is; since the router's start if it never has.", []string{"role", "node"}, nil)
-	metricCapacity    = prometheus.NewDesc("pypto_router_node_capacity_requests", "Slots that a node has.", []string{"role", "node"}, nil)
-	metricPolicy      = prometheus.NewDesc("pypto_router_policy", "1 for the policy that chooses pairs.", []string{"policy"}, nil)
-	metricConnections = prometheus.NewDesc("pypto_router_open_connections", "Client connections that are open.", nil, nil)
-	metricNodeReady   = prometheus.NewDesc("pypto_router_node_ready", "1 for the state that a node is in.", []string{"role", "node", "state"}, nil)
+	metricRequests     = prometheus.NewDesc("pypto_router_requests_total", "Generations that have ended, by how.", []string{"state"}, nil)
+	metricFailures     = prometheus.NewDesc("pypto_router_failures_total", "Generations that did not complete, by code.", []string{"code"}, nil)
+	metricActive       = prometheus.NewDesc("pypto_router_active_requests", "Generations that run or wait.", nil, nil)
+	metricWaiting      = prometheus.NewDesc("pypto_router_waiting_requests", "Generations that wait for a pair.", nil, nil)
+	metricPairs        = prometheus.NewDesc("pypto_router_serving_pairs", "Pairs that can serve, full or not.", nil, nil)
+	metricAborts       = prometheus.NewDesc("pypto_router_confirmed_aborts_total", "Aborts that a node has confirmed.", nil, nil)
+	metricNodeActive   = prometheus.NewDesc("pypto_router_node_active_requests", "Slots that are taken on a node.", []string{"role", "node"}, nil)
+	metricUnconfirmed  = prometheus.NewDesc("pypto_router_node_unconfirmed_slots", "Slots whose node has not confirmed the end.", []string{"role", "node"}, nil)
+	metricRequested    = prometheus.NewDesc("pypto_router_node_requests_total", "Generations that a node was chosen for.", []string{"role", "node"}, nil)
+	metricSilent       = prometheus.NewDesc("pypto_router_node_silent_seconds", "Time since a node has last said what it is; since the router's start if it never has.", []string{"role", "node"}, nil)
+	metricCapacity     = prometheus.NewDesc("pypto_router_node_capacity_requests", "Slots that a node has.", []string{"role", "node"}, nil)
+	metricPolicy       = prometheus.NewDesc("pypto_router_policy", "1 for the policy that chooses pairs.", []string{"policy"}, nil)
+	metricUnauthorized = prometheus.NewDesc("pypto_router_unauthorized_total", "Calls without a valid API key.", nil, nil)
+	metricConnections  = prometheus.NewDesc("pypto_router_open_connections", "Client connections that are open.", nil, nil)
+	metricNodeReady    = prometheus.NewDesc("pypto_router_node_ready", "1 for the state that a node is in.", []string{"role", "node", "state"}, nil)
 )
 
 // times are histograms; all else is read from the router when it is asked.
@@ -113,6 +114,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		}
 		out <- prometheus.MustNewConstMetric(metricSilent, prometheus.GaugeValue, time.Since(heard).Seconds(), role, node)
 	}
+	count(metricUnauthorized, c.router.unauthorized.Load())
 	gauge(metricPolicy, 1, c.router.config.Policy)
 	gauge(metricConnections, c.router.options.Connections())
 	s := c.router.stats

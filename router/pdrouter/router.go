@@ -38,6 +38,9 @@ type Options struct {
 	// Record, if set, is told of every handoff's beginning and end. It must not
 	// block and is called from several goroutines.
 	Record func(Event)
+	// Keys, if set, are what clients of the OpenAI API must show. The header that
+	// carries one then goes no further.
+	Keys *relay.Keys
 	// Connections, if set, counts the open client connections, for metrics.
 	Connections func() int
 	Log         *slog.Logger
@@ -78,7 +81,8 @@ type Router struct {
 	control *control.Client
 	probes  *control.Client
 
-	draining atomic.Bool
+	draining     atomic.Bool
+	unauthorized atomic.Int64
 	// calls are running generations, tasks what may outlive them.
 	calls sync.WaitGroup
 	tasks sync.WaitGroup
@@ -171,6 +175,10 @@ const settleInterval = 20 * time.Millisecond
 // Handle answers one call; it is an edge.Handler.
 func (r *Router) Handle(c *edge.Call) {
 	path := c.Path()
+	if strings.HasPrefix(path, "/v1/") && !r.options.Keys.Allow(c) {
+		r.unauthorized.Add(1)
+		return
+	}
 	want := "GET"
 	var handler edge.Handler
 	kind, generates := openai.KindOf(path)

@@ -41,7 +41,11 @@ func Run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 	if err != nil {
 		return program.Complain(name, stderr, program.Usage, err)
 	}
-	if err := run(ctx, f, c, env, stdout, stderr); err != nil {
+	files, err := f.open()
+	if err != nil {
+		return program.Complain(name, stderr, program.Usage, err)
+	}
+	if err := run(ctx, f, c, files, env, stdout, stderr); err != nil {
 		return program.Complain(name, stderr, program.Failed, err)
 	}
 	return program.Done
@@ -49,10 +53,12 @@ func Run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 
 // run binds the port first, so that a taken one is an error before anything
 // else is started.
-func run(ctx context.Context, f flags, c *config.Config, env []string, stdout, stderr io.Writer) (err error) {
+func run(ctx context.Context, f flags, c *config.Config, files files, env []string, stdout, stderr io.Writer) (err error) {
+	signals, release := catchHangUps()
+	defer release()
 	address := net.JoinHostPort(f.Host, strconv.Itoa(f.Port))
 	listener, err := edge.Listen(edge.ServerConfig{
-		Address: address, MaxBody: f.MaxBody, MaxConnections: f.MaxConnections, Refuse: relay.Refuse, Log: f.Logger(stderr),
+		Address: address, Certificate: files.certificate, MaxBody: f.MaxBody, MaxConnections: f.MaxConnections, Refuse: relay.Refuse, Log: f.Logger(stderr),
 	})
 	if err != nil {
 		return err
@@ -88,14 +94,19 @@ func run(ctx context.Context, f flags, c *config.Config, env []string, stdout, s
 	r := pdrouter.New(pdrouter.Options{
 		Config: c, Boot: boot, PollInterval: f.PollInterval, PollTimeout: f.PollTimeout,
 		Queue: pdrouter.QueueOptions{Size: f.QueueSize, Timeout: f.QueueTimeout}, Log: log,
-		Connections: listener.Connections,
-		Record:      func(e pdrouter.Event) { j.Emit(eventOf(e)) },
+		Keys: files.keys, Connections: listener.Connections,
+		Record: func(e pdrouter.Event) { j.Emit(eventOf(e)) },
 	})
 	serving.Go(func() { r.Run(life) })
+	serving.Go(func() { hangUps(life, signals, func() error { return files.reload(log) }, log) })
 	served := make(chan error, 1)
 	serving.Go(func() { served <- listener.Serve(r.Handle) })
 	j.Emit(journal.Event{Event: journal.ServiceReady})
-	fmt.Fprintf(stdout, "%s ready: http=%s run=%s boot=%s prefill=%d decode=%d\n", name, listener.Addr(), c.Run(), boot, len(c.Prefill), len(c.Decode))
+	scheme := "http"
+	if files.certificate != nil {
+		scheme = "https"
+	}
+	fmt.Fprintf(stdout, "%s ready: %s=%s run=%s boot=%s prefill=%d decode=%d\n", name, scheme, listener.Addr(), c.Run(), boot, len(c.Prefill), len(c.Decode))
 	if err := program.Notify(env, "READY=1"); err != nil {
 		log.Warn("service manager", "error", err)
 	}

@@ -24,6 +24,10 @@ type flags struct {
 	QueueTimeout time.Duration `name:"queue-timeout" default:"10s" help:"How long a request may wait for a pair."`
 	DrainTimeout time.Duration `name:"drain-timeout" help:"How long a stopping router waits for running requests (default: request_timeout of pd.json)."`
 
+	TLSCert    string `name:"tls-cert" help:"PEM file with the server's certificate and its chain; read again on SIGHUP."`
+	TLSKey     string `name:"tls-key" help:"PEM file with the key of --tls-cert."`
+	APIKeyFile string `name:"api-key-file" help:"File with the API keys of clients, one per line; read again on SIGHUP. Without it every client is served."`
+
 	MaxBody        int    `name:"max-body-bytes" aliases:"max-body" default:"33554432" help:"Largest request body."`
 	MaxConnections int    `name:"max-connections" default:"4096" help:"Most client connections."`
 	Pprof          string `name:"pprof" help:"Serve Go profiles on this address; off by default."`
@@ -49,6 +53,9 @@ func (f flags) check() error {
 		if d.value < d.low {
 			bad("--%s %v: want at least %v", d.flag, d.value, d.low)
 		}
+	}
+	if (f.TLSCert == "") != (f.TLSKey == "") {
+		bad("--tls-cert and --tls-key go together")
 	}
 	if f.QueueSize < 0 || f.QueueSize > maxQueue {
 		bad("--queue-size %d: want 0..%d", f.QueueSize, maxQueue)

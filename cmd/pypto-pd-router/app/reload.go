@@ -1,0 +1,80 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/hw-native-sys/pypto-pd/pd/edge"
+	"github.com/hw-native-sys/pypto-pd/router/relay"
+)
+
+// files are what a router reads again on SIGHUP; nil where it has none.
+type files struct {
+	certificate *edge.Certificate
+	keys        *relay.Keys
+}
+
+// open reads the files that flags name.
+func (f flags) open() (files, error) {
+	var out files
+	var err error
+	if f.TLSCert != "" {
+		if out.certificate, err = edge.LoadCertificate(f.TLSCert, f.TLSKey); err != nil {
+			return out, fmt.Errorf("--tls-cert: %w", err)
+		}
+	}
+	if f.APIKeyFile != "" {
+		if out.keys, err = relay.LoadKeys(f.APIKeyFile); err != nil {
+			return out, fmt.Errorf("--api-key-file: %w", err)
+		}
+	}
+	return out, nil
+}
+
+// reload reads everything again. What cannot be read stays as it was, and does
+// not keep the rest from being read.
+func (f files) reload(log *slog.Logger) error {
+	var all []error
+	if f.certificate != nil {
+		if err := f.certificate.Reload(); err != nil {
+			all = append(all, err)
+		} else {
+			log.Info("certificate read again", "valid_until", f.certificate.NotAfter())
+		}
+	}
+	if f.keys != nil {
+		if err := f.keys.Reload(); err != nil {
+			all = append(all, err)
+		} else {
+			log.Info("API keys read again", "keys", f.keys.Count())
+		}
+	}
+	return errors.Join(all...)
+}
+
+// hangUps calls reload for every SIGHUP until the context ends.
+func hangUps(ctx context.Context, signals chan os.Signal, reload func() error, log *slog.Logger) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-signals:
+			if err := reload(); err != nil {
+				log.Error("reload refused, what was in use stays", "error", err)
+			}
+		}
+	}
+}
+
+// catchHangUps keeps SIGHUP from ending the process until stop is called. One
+// that comes before there is a router waits.
+func catchHangUps() (signals chan os.Signal, stop func()) {
+	signals = make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGHUP)
+	return signals, func() { signal.Stop(signals) }
+}

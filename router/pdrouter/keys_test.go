@@ -1,0 +1,57 @@
+package pdrouter
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/hw-native-sys/pypto-pd/router/relay"
+)
+
+func TestWithoutAValidKeyNothingIsServedAndNoKeyReachesANode(t *testing.T) {
+	const key, other = "sk-0123456789abcdef", "sk-fedcba9876543210"
+	path := filepath.Join(t.TempDir(), "keys")
+	require.NoError(t, os.WriteFile(path, []byte(key+"\n"+other), 0o600))
+	keys, err := relay.LoadKeys(path)
+	require.NoError(t, err)
+	s := newStand(t, settings{keys: keys})
+	for name, header := range map[string][]string{
+		"none":       nil,
+		"empty":      {"Authorization: "},
+		"no scheme":  {"Authorization: " + key},
+		"other":      {"Authorization: Basic " + key},
+		"wrong":      {"Authorization: Bearer sk-0123456789abcdeF"},
+		"longer":     {"Authorization: Bearer " + key + "0"},
+		"beginning":  {"Authorization: Bearer sk-0123456789"},
+		"two in one": {"Authorization: Bearer " + key + "," + other},
+		"second":     {"Authorization: Bearer wrong", "Authorization: Bearer " + key},
+	} {
+		for _, target := range []string{"/v1/completions", "/v1/chat/completions", "/v1/models", "/v1/nothing"} {
+			r, body := s.ask("POST", target, plain, header...)
+			require.Equal(t, 401, r.StatusCode, name)
+			require.Equal(t, "Bearer", r.Header.Get("WWW-Authenticate"))
+			require.Equal(t, "unauthorized", codeOf(t, body))
+			require.Contains(t, body, `"type":"authentication_error"`)
+			require.NotContains(t, body, "sk-")
+		}
+	}
+	require.Empty(t, s.prefills[0].posts)
+	r, _ := s.ask("GET", "/health", "")
+	require.Equal(t, 200, r.StatusCode, "probes have no key")
+	_, body := s.ask("GET", "/metrics", "")
+	require.Contains(t, body, "pypto_router_unauthorized_total 36\n")
+	for _, k := range []string{key, other} {
+		r, body := s.ask("POST", "/v1/completions", plain, "authorization: bearer  "+k)
+		require.Equal(t, 200, r.StatusCode, body)
+		for _, n := range s.nodes() {
+			require.Empty(t, take(t, n.posts).header.Get("Authorization"))
+		}
+	}
+	require.NoError(t, os.WriteFile(path, []byte(other), 0o600))
+	require.NoError(t, keys.Reload())
+	r, _ = s.ask("POST", "/v1/completions", plain, "Authorization: Bearer "+key)
+	require.Equal(t, 401, r.StatusCode, "a withdrawn key")
+	s.untilFree()
+}
