@@ -16,13 +16,25 @@ import (
 type Message struct {
 	Role    string
 	Content string
+	// ToolCalls are what an assistant called, ToolCallID is which call a tool's
+	// turn answers.
+	ToolCalls  []ToolCall
+	ToolCallID string
 }
 
-// Prompt is what a client asked to continue: exactly one field is set.
+// ToolCall is one call of a tool; Arguments is a JSON text.
+type ToolCall struct {
+	ID, Name, Arguments string
+}
+
+// Prompt is what a client asked to continue: exactly one of Text, Tokens and
+// Messages is set.
 type Prompt struct {
 	Text     *string
 	Tokens   []pd.Token
 	Messages []Message
+	// Tools are what the model is told it may call; with Messages only.
+	Tools []Tool
 }
 
 // Model is the part of an engine that needs no device: vocabulary, template,

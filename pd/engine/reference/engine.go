@@ -98,6 +98,8 @@ type request struct {
 
 	chain   chain
 	pending pd.Token
+	// matcher follows the output through the request's grammar; nil without one.
+	matcher *matcher
 	writer  writer
 	stalled error
 }
@@ -129,9 +131,10 @@ type Engine struct {
 }
 
 var (
-	_ engine.Model     = (*Engine)(nil)
-	_ engine.PD        = (*Engine)(nil)
-	_ engine.Generator = (*Engine)(nil)
+	_ engine.Model       = (*Engine)(nil)
+	_ engine.Constrainer = (*Engine)(nil)
+	_ engine.PD          = (*Engine)(nil)
+	_ engine.Generator   = (*Engine)(nil)
 )
 
 // New makes an engine over memory that it fills with poison.
@@ -206,6 +209,10 @@ func (e *Engine) Adopt(a engine.Adoption) {
 			cached: a.CachedTokens,
 		}
 		e.requests = append(e.requests, r)
+		if err := r.takeSeed(a.FirstToken); err != nil {
+			e.fail(r, err)
+			return
+		}
 		e.start(r, a.FirstToken)
 	})
 }
@@ -373,6 +380,11 @@ func (e *Engine) finish(r *request, last engine.Output) {
 func (e *Engine) start(r *request, first pd.Token) {
 	r.phase, r.pending = starting, first
 	r.writer = writer{stops: r.cont.Stop, eos: r.cont.EOS, limit: r.cont.MaxNewTokens}
+	if r.matcher != nil {
+		// Behind its end a grammar has no token, whatever the client ignores.
+		end := tokenEnd
+		r.writer.eos = &end
+	}
 	e.say(r, []pd.Token{first})
 }
 

@@ -159,7 +159,15 @@ func combined(t *testing.T, tp int, prompt string, limit int) string {
 // handOver prefills on p, copies what the plans say into d's memory, and
 // decodes there. spoil may change d's memory before the adoption.
 func handOver(t *testing.T, p, d *bench, prompt string, limit int, spoil func(pages.Grant)) (string, engine.Output) {
-	cont := continuation(t, p.engine, prompt, limit)
+	return handOverAs(t, p, d, continuation(t, p.engine, prompt, limit), func(_ *engine.Adoption, g pages.Grant) {
+		if spoil != nil {
+			spoil(g)
+		}
+	})
+}
+
+// handOverAs is handOver of a continuation; change may alter what is adopted, too.
+func handOverAs(t *testing.T, p, d *bench, cont pd.Continuation, change func(*engine.Adoption, pages.Grant)) (string, engine.Output) {
 	grant, err := d.engine.Pool().Open(pages.Demand{Owner: "h", Tokens: len(cont.PromptTokens), Receiving: true})
 	require.NoError(t, err)
 	p.engine.Prefill("h", engine.Request{Continuation: cont})
@@ -188,11 +196,10 @@ func handOver(t *testing.T, p, d *bench, prompt string, limit int, spoil func(pa
 	p.engine.StopPrefill("h")
 	require.NoError(t, <-p.stopped)
 	require.True(t, p.idle())
-	if spoil != nil {
-		spoil(grant)
-	}
+	a := engine.Adoption{Handoff: "h", Continuation: cont, FirstToken: c.FirstToken, Partition: grant.Partition, BootstrapSlot: grant.Slot}
+	change(&a, grant)
 	d.engine.Pool().Received("h")
-	d.engine.Adopt(engine.Adoption{Handoff: "h", Continuation: cont, FirstToken: c.FirstToken, Partition: grant.Partition, BootstrapSlot: grant.Slot})
+	d.engine.Adopt(a)
 	text, _, last := drain(t, d.outputs)
 	d.engine.Pool().Close("h")
 	require.True(t, d.idle())

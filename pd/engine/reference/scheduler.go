@@ -149,7 +149,10 @@ func (e *Engine) prefill(w chunkWork, began time.Time, end func() time.Time) {
 			e.fail(r, err)
 			return
 		}
-		first = firstToken(seen)
+		if first, err = r.firstToken(seen); err != nil {
+			e.fail(r, err)
+			return
+		}
 		e.hash(r)
 	}
 	if r.pipe != nil {
@@ -204,10 +207,18 @@ func (e *Engine) verify(r *request) (int, error) {
 	}
 	r.chain = r.chain.next(seen[:])
 	n := r.chain.accepted()
-	tokens := make([]pd.Token, n)
-	for i := range tokens {
-		tokens[i] = r.chain.token(i)
+	var tokens []pd.Token
+	for i := range n {
+		t, err := r.sampled(r.chain, i)
+		if err != nil {
+			return 0, err
+		}
+		tokens = append(tokens, t)
+		if r.matcher != nil && r.matcher.over {
+			break // a grammar has nothing behind its end
+		}
 	}
+	n = len(tokens)
 	for _, t := range tokens[:n-1] {
 		e.append(r, t)
 	}

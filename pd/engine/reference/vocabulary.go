@@ -3,6 +3,7 @@ package reference
 import (
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/engine"
@@ -11,6 +12,8 @@ import (
 // The vocabulary: bytes, markers, words. Its size is the true model's, so that
 // token ids of clients are checked against the real bound.
 const (
+	endOneIn = 211 // how rare the end is
+
 	tokenBegin     pd.Token = 256
 	tokenEnd       pd.Token = 257
 	tokenUser      pd.Token = 258
@@ -39,8 +42,8 @@ var words = strings.Fields(`the of and to a in that it is was for on are with as
  bridge gate tower market winter summer morning evening music letter mountain forest , , , . . .`)
 
 // Tokenize implements engine.Model: one token per byte, and a fixed template
-// for chats: begin, then each turn's marker and bytes, then the marker that
-// asks the assistant to speak.
+// for chats: begin, the tools, then each turn's marker and bytes with its calls,
+// then the marker that asks the assistant to speak.
 func (e *Engine) Tokenize(p engine.Prompt) ([]pd.Token, error) {
 	var out []pd.Token
 	switch {
@@ -53,6 +56,12 @@ func (e *Engine) Tokenize(p engine.Prompt) ([]pd.Token, error) {
 		out = p.Tokens
 	case p.Messages != nil:
 		out = []pd.Token{tokenBegin}
+		if len(p.Tools) > 0 {
+			out = append(out, tokenTool)
+			for _, t := range p.Tools {
+				out = appendBytes(out, quote(t.Name)+" "+quote(t.Description)+" "+string(t.Parameters)+"\n")
+			}
+		}
 		for i, m := range p.Messages {
 			marker, ok := map[string]pd.Token{
 				"user": tokenUser, "assistant": tokenAssistant, "system": tokenSystem, "developer": tokenSystem, "tool": tokenTool,
@@ -60,7 +69,14 @@ func (e *Engine) Tokenize(p engine.Prompt) ([]pd.Token, error) {
 			if !ok {
 				return nil, invalidPrompt("messages[%d].role %q: want system, developer, user, assistant or tool", i, m.Role)
 			}
-			out = appendBytes(append(out, marker), m.Content)
+			out = append(out, marker)
+			if m.ToolCallID != "" {
+				out = appendBytes(out, m.ToolCallID+"\n")
+			}
+			out = appendBytes(out, m.Content)
+			for _, c := range m.ToolCalls {
+				out = appendBytes(out, c.ID+callBegin+quote(c.Name)+callMid+c.Arguments+callEnd)
+			}
 		}
 		out = append(out, tokenAssistant)
 	case p.Text != nil:
@@ -89,7 +105,6 @@ func (e *Engine) EOS() pd.Token { return tokenEnd }
 // choose turns a digest into an output token: mostly words, now and then the
 // end.
 func choose(v uint64) pd.Token {
-	const endOneIn = 211
 	if v%endOneIn == 0 {
 		return tokenEnd
 	}
@@ -121,6 +136,9 @@ type writer struct {
 	// held is text that may become part of a stop string.
 	held string
 	said bool
+	// quoted: a JSON string has just begun, whose first word follows without a
+	// space.
+	quoted bool
 }
 
 // add takes tokens in and says what may be given away; tokens beyond the end
@@ -133,8 +151,8 @@ func (w *writer) add(tokens []pd.Token) (out []pd.Token, text string, finish pd.
 			text, w.held = text+w.held, ""
 			return out, text, pd.FinishStop
 		}
-		piece := render(t, !w.said)
-		w.said = w.said || piece != ""
+		piece := render(t, !w.said || w.quoted)
+		w.said, w.quoted = w.said || piece != "", t == '"'
 		w.held += piece
 		for _, stop := range w.stops {
 			if i := strings.Index(w.held, stop); i >= 0 {
@@ -152,7 +170,8 @@ func (w *writer) add(tokens []pd.Token) (out []pd.Token, text string, finish pd.
 	return out, text, 0
 }
 
-// keep is the length of the longest end of held that a stop string begins with.
+// keep is the length of the longest end of held that a stop string or a
+// character of several bytes begins with.
 func (w *writer) keep() int {
 	longest := 0
 	for _, stop := range w.stops {
@@ -163,5 +182,19 @@ func (w *writer) keep() int {
 			}
 		}
 	}
-	return longest
+	return max(longest, unfinished(w.held))
+}
+
+// unfinished is how many bytes at the end of s are the beginning of a
+// character.
+func unfinished(s string) int {
+	for n := 1; n < utf8.UTFMax && n <= len(s); n++ {
+		if b := s[len(s)-n]; utf8.RuneStart(b) {
+			if !utf8.FullRuneInString(s[len(s)-n:]) {
+				return n
+			}
+			return 0
+		}
+	}
+	return 0
 }
