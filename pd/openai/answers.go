@@ -28,6 +28,8 @@ type Answer struct {
 	// Created is in Unix seconds.
 	Created int64
 	Model   string
+	// Usage: the stream ends with a usage, so every chunk before has a null one.
+	Usage bool
 }
 
 // AppendWhole writes a whole answer.
@@ -51,7 +53,8 @@ func (a Answer) AppendWhole(b []byte, text string, finish pd.FinishReason, u Usa
 // AppendRole writes the first chunk of a chat's stream.
 func (a Answer) AppendRole(b []byte) []byte {
 	b = a.appendHead(b, "chat.completion.chunk")
-	return append(b, `[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}`...)
+	b = append(b, `[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]`...)
+	return a.appendTail(b)
 }
 
 // AppendChunk writes one chunk of a stream; finish is zero except in the last.
@@ -71,7 +74,15 @@ func (a Answer) AppendChunk(b []byte, text string, finish pd.FinishReason) []byt
 	}
 	b = append(b, `,"logprobs":null,"finish_reason":`...)
 	b = appendFinish(b, finish)
-	return append(b, `}]}`...)
+	return a.appendTail(append(b, `}]`...))
+}
+
+// appendTail ends a chunk behind its choices.
+func (a Answer) appendTail(b []byte) []byte {
+	if a.Usage {
+		b = append(b, `,"usage":null`...)
+	}
+	return append(b, '}')
 }
 
 // AppendUsageChunk writes the chunk without choices that stream_options asks for.

@@ -11,9 +11,13 @@ import (
 	"github.com/hw-native-sys/pypto-pd/pd"
 )
 
+// Behaviours 144 and 145.
 func TestAnswersHaveTheShapesOfTheAPI(t *testing.T) {
 	completion := Answer{Kind: Completion, ID: "cmpl-1", Created: 7, Model: "m\""}
 	chat := Answer{Kind: Chat, ID: "chatcmpl-1", Created: 7, Model: "m"}
+	withUsage := chat
+	withUsage.Usage = true
+	calls := []ToolCall{{ID: "call_1", Name: "f", Arguments: `{"a":"é"}`}, {ID: "call_2", Name: "g", Arguments: `{}`}}
 	u := Usage{PromptTokens: 5, CompletionTokens: 2, CachedTokens: 3}
 	usage := `{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":3}}`
 	for name, c := range map[string]struct {
@@ -43,6 +47,34 @@ func TestAnswersHaveTheShapesOfTheAPI(t *testing.T) {
 		"last chat chunk": {
 			chat.AppendChunk(nil, "", pd.FinishStop),
 			`{"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"stop"}]}`,
+		},
+		"chunk before a usage": {
+			withUsage.AppendChunk(nil, "a", 0),
+			`{"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,"delta":{"content":"a"},"logprobs":null,"finish_reason":null}],"usage":null}`,
+		},
+		"role before a usage": {
+			withUsage.AppendRole(nil),
+			`{"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":null}`,
+		},
+		"calls": {
+			chat.AppendWholeCalls(nil, "", calls, true, pd.FinishStop, u),
+			`{"id":"chatcmpl-1","object":"chat.completion","created":7,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"call_1","type":"function","function":{"name":"f","arguments":"{\"a\":\"é\"}"}},{"id":"call_2","type":"function","function":{"name":"g","arguments":"{}"}}]},"logprobs":null,"finish_reason":"tool_calls"}],"usage":` + usage + `}`,
+		},
+		"cut calls": {
+			chat.AppendWholeCalls(nil, "so", calls, false, pd.FinishLength, u),
+			`{"id":"chatcmpl-1","object":"chat.completion","created":7,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"so","tool_calls":[{"id":"call_1","type":"function","function":{"name":"f","arguments":"{\"a\":\"é\"}"}},{"id":"call_2","type":"function","function":{"name":"g","arguments":"{}"}}]},"logprobs":null,"finish_reason":"length"}],"usage":` + usage + `}`,
+		},
+		"call begins": {
+			chat.AppendCall(nil, 1, ToolCall{ID: "call_1", Name: "f"}),
+			`{"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,"delta":{"tool_calls":[{"index":1,"id":"call_1","type":"function","function":{"name":"f","arguments":""}}]},"logprobs":null,"finish_reason":null}]}`,
+		},
+		"arguments": {
+			chat.AppendArguments(nil, 1, `{"é`),
+			`{"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,"delta":{"tool_calls":[{"index":1,"function":{"arguments":"{\"é"}}]},"logprobs":null,"finish_reason":null}]}`,
+		},
+		"calls end": {
+			withUsage.AppendCallsEnd(nil),
+			`{"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"tool_calls"}],"usage":null}`,
 		},
 		"usage chunk": {
 			chat.AppendUsageChunk(nil, u),

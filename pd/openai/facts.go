@@ -8,8 +8,25 @@ import (
 type Message struct {
 	Role    string
 	Content string
-	// ToolCalls says that the turn holds calls of tools beside its content.
-	ToolCalls bool
+	// ToolCalls are the calls of tools that the turn holds beside its content.
+	ToolCalls []ToolCall
+	// ToolCallID is which call a turn of role tool answers.
+	ToolCallID string
+}
+
+// ToolCall is one call of a tool.
+type ToolCall struct {
+	ID, Name string
+	// Arguments is a JSON text, as the model wrote it.
+	Arguments string
+}
+
+// Tool is a function that the model may call.
+type Tool struct {
+	Name, Description string
+	// Parameters is a JSON schema without spaces, in the client's order; "" if
+	// absent.
+	Parameters string
 }
 
 // Facts are what one request body says.
@@ -48,13 +65,22 @@ type Facts struct {
 	LogitBias        bool
 
 	// Tools counts tools; ToolChoice is "", "none", "auto", "required" or
-	// "function" for a named one.
+	// "function" for a named one, which is ToolName. Declared is set by Parse.
 	Tools      int
+	Declared   []Tool
 	ToolChoice string
-	// ResponseFormat is response_format.type; "" if absent.
+	ToolName   string
+	// SingleToolCall is parallel_tool_calls false.
+	SingleToolCall bool
+	// ResponseFormat is response_format.type; "" if absent. ResponseSchema is
+	// the schema of type json_schema, a JSON text like Tool.Parameters.
 	ResponseFormat string
+	ResponseSchema string
 
 	User string
+	// Unserved is the first field of the body that nothing here can serve and
+	// that must not be passed over; "" without one.
+	Unserved string
 
 	completionLimit int // max_completion_tokens, until it has become MaxTokens
 }
@@ -83,9 +109,14 @@ func (f *Facts) One() error {
 		return unsupported("logprobs", "logprobs are not supported: they are not kept on the way from prefill to decode")
 	case f.Suffix:
 		return unsupported("suffix", "suffix is not supported")
+	case f.Unserved != "":
+		return unsupported(f.Unserved, "%s is not supported", f.Unserved)
 	}
 	return nil
 }
+
+// CallsTools says that the answer may hold tool calls.
+func (f *Facts) CallsTools() bool { return f.Tools > 0 && f.ToolChoice != "none" }
 
 // Greedy reports what asks for anything but greedy decoding.
 func (f *Facts) Greedy() error {

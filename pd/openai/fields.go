@@ -3,7 +3,6 @@ package openai
 import (
 	"maps"
 	"math"
-	"strconv"
 
 	"github.com/hw-native-sys/pypto-pd/pd"
 )
@@ -25,6 +24,11 @@ var (
 		"max_completion_tokens": integer(1, pd.MaxModelTokens, func(f *Facts) *int { return &f.completionLimit }),
 		"tools":                 (*reader).tools,
 		"tool_choice":           (*reader).toolChoice,
+		"parallel_tool_calls":   (*reader).parallelToolCalls,
+		"top_logprobs":          (*reader).topLogprobs,
+		"functions":             (*reader).unserved,
+		"function_call":         (*reader).unserved,
+		"audio":                 (*reader).unserved,
 	})
 )
 
@@ -45,6 +49,15 @@ var commonFields = map[string]fieldReader{
 	"user":              text(func(f *Facts) *string { return &f.User }),
 	"logit_bias":        (*reader).logitBias,
 	"response_format":   (*reader).responseFormat,
+	// What bounds or multiplies an answer in other engines: to pass over it would
+	// be a wrong answer.
+	"use_beam_search":    (*reader).unserved,
+	"prompt_logprobs":    (*reader).unserved,
+	"structured_outputs": (*reader).unserved,
+	"guided_json":        (*reader).unserved,
+	"guided_regex":       (*reader).unserved,
+	"guided_choice":      (*reader).unserved,
+	"guided_grammar":     (*reader).unserved,
 }
 
 func merge(a, b map[string]fieldReader) map[string]fieldReader {
@@ -129,45 +142,4 @@ func (r *reader) logitBias(name string) error {
 		r.f.LogitBias = true
 		return r.skip()
 	})
-}
-
-func (r *reader) responseFormat(name string) error {
-	return r.object(name, func(field string) (err error) {
-		if field != "type" {
-			return r.skip()
-		}
-		r.f.ResponseFormat, err = r.string(name + ".type")
-		return err
-	})
-}
-
-func (r *reader) tools(name string) error {
-	return r.array(name, func(i int) error {
-		r.f.Tools = i + 1
-		if r.d.PeekKind() != '{' {
-			return r.want(indexed(name, i), "an object")
-		}
-		return r.skip()
-	})
-}
-
-func (r *reader) toolChoice(name string) error {
-	switch r.d.PeekKind() {
-	case '{':
-		r.f.ToolChoice = "function"
-		return r.skip()
-	case '"':
-	default:
-		return r.want(name, "a string or an object")
-	}
-	s, err := r.string(name)
-	if err != nil {
-		return err
-	}
-	switch s {
-	case "none", "auto", "required":
-		r.f.ToolChoice = s
-		return nil
-	}
-	return invalid(name, "%s must be none, auto, required or an object, got %s", name, strconv.Quote(shown([]byte(s))))
 }

@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -115,8 +114,10 @@ func (r *reader) presence() error {
 		return invalid("messages", "messages is missing")
 	case r.f.Kind == Completion && r.f.Prompts == 0:
 		return invalid("prompt", "prompt is missing")
+	case r.f.IncludeUsage && !r.f.Stream:
+		return invalid("stream_options", "stream_options may be set only where stream is true")
 	}
-	return nil
+	return r.toolsAgree()
 }
 
 // word turns an error of the JSON reader into one for the client. The reader's
@@ -436,95 +437,4 @@ func (r *reader) tokens(param string) error {
 		return invalid(param, "%s is empty", param)
 	}
 	return err
-}
-
-func (r *reader) messages(param string) error {
-	count := 0
-	err := r.array(param, func(i int) error {
-		if count = i + 1; count > maxMessages {
-			return invalid(param, "%s holds more than %d messages", param, maxMessages)
-		}
-		if !r.full {
-			if r.d.PeekKind() != '{' {
-				return r.want(indexed(param, i), "an object")
-			}
-			return r.skip()
-		}
-		return r.message(indexed(param, i))
-	})
-	if err == nil && count == 0 {
-		return invalid(param, "%s is empty", param)
-	}
-	r.f.Prompts = 1
-	return err
-}
-
-func (r *reader) message(param string) error {
-	var m Message
-	hasContent := false
-	err := r.object(param, func(name string) (err error) {
-		switch name {
-		case "role":
-			m.Role, err = r.string(param + ".role")
-			return err
-		case "content":
-			hasContent = true
-			m.Content, err = r.content(param + ".content")
-			return err
-		case "tool_calls":
-			if r.d.PeekKind() == '[' {
-				n := 0
-				err := r.array(param+".tool_calls", func(int) error { n++; return r.skip() })
-				m.ToolCalls = n > 0
-				return err
-			}
-		}
-		return r.skip()
-	})
-	switch {
-	case err != nil:
-		return err
-	case m.Role == "":
-		return invalid(param+".role", "%s.role is missing", param)
-	case !hasContent && !m.ToolCalls:
-		return invalid(param+".content", "%s.content is missing", param)
-	}
-	r.f.Messages = append(r.f.Messages, m)
-	return nil
-}
-
-// content reads a string, null, or an array of parts of type text.
-func (r *reader) content(param string) (string, error) {
-	switch r.d.PeekKind() {
-	case '"':
-		return r.string(param)
-	case 'n':
-		_, err := r.d.ReadToken()
-		return "", err
-	case '[':
-	default:
-		return "", r.want(param, "a string or an array of parts")
-	}
-	var texts []string
-	err := r.array(param, func(i int) error {
-		kind, text := "", ""
-		at := indexed(param, i)
-		err := r.object(at, func(name string) (err error) {
-			switch name {
-			case "type":
-				kind, err = r.string(at + ".type")
-			case "text":
-				text, err = r.string(at + ".text")
-			default:
-				err = r.skip()
-			}
-			return err
-		})
-		if err == nil && kind != "text" {
-			return unsupported(at+".type", "%s.type must be text, got %s", at, strconv.Quote(shown([]byte(kind))))
-		}
-		texts = append(texts, text)
-		return err
-	})
-	return strings.Join(texts, "\n"), err
 }

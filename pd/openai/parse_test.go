@@ -36,12 +36,17 @@ func TestParseReadsTheFactsOfABody(t *testing.T) {
 		"chat": {
 			Chat,
 			`{"messages":[{"role":"system","content":"s"},{"role":"user","content":[{"type":"text","text":"a"},{"text":"b","type":"text"}]},
-			  {"role":"assistant","content":null,"tool_calls":[{"id":"1"}]}],"max_tokens":5,"max_completion_tokens":7,
-			  "tools":[{},{}],"tool_choice":{"type":"function"},"response_format":{"type":"json_object","schema":{}},"logprobs":true,
+			  {"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"a\":\"é\"}"}}]},
+			  {"role":"tool","tool_call_id":"1","content":"r"}],"max_tokens":5,"max_completion_tokens":7,
+			  "tools":[{"type":"function","function":{"name":"f","description":"d","strict":true,"parameters":{ "b":1.50, "a":[2] }}},{"function":{"name":"g","parameters":null}}],
+			  "tool_choice":{"type":"function","function":{"name":"g"}},"parallel_tool_calls":false,"functions":[],"audio":null,"prompt_logprobs":0,
+			  "response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,"schema":{"z": {}, "a":12345678901234567890}}},"logprobs":true,
 			  "presence_penalty":0.5,"frequency_penalty":-1,"logit_bias":{"50256":-0.0},"min_tokens":3,"stop":"x"}`,
 			Facts{
-				Messages: []Message{{Role: "system", Content: "s"}, {Role: "user", Content: "a\nb"}, {Role: "assistant", ToolCalls: true}},
-				Prompts:  1, MaxTokens: 7, Tools: 2, ToolChoice: "function", ResponseFormat: "json_object", Logprobs: true,
+				Messages: []Message{{Role: "system", Content: "s"}, {Role: "user", Content: "a\nb"}, {Role: "assistant", ToolCalls: []ToolCall{{ID: "1", Name: "f", Arguments: `{"a":"é"}`}}}, {Role: "tool", Content: "r", ToolCallID: "1"}},
+				Prompts:  1, MaxTokens: 7, Tools: 2, ToolChoice: "function", ToolName: "g", SingleToolCall: true, ResponseFormat: "json_schema", Logprobs: true,
+				// Case B08: neither the order of names nor the spelling of numbers changes.
+				Declared: []Tool{{Name: "f", Description: "d", Parameters: `{"b":1.50,"a":[2]}`}, {Name: "g"}}, ResponseSchema: `{"z":{},"a":12345678901234567890}`,
 				PresencePenalty: 0.5, FrequencyPenalty: -1, LogitBias: true, MinTokens: 3, Stop: []string{"x"},
 			},
 		},
@@ -78,7 +83,7 @@ func TestParseReadsTheFactsOfABody(t *testing.T) {
 
 			f, err = Scan(c.kind, []byte(c.body))
 			require.NoError(t, err)
-			c.want.Text, c.want.Tokens, c.want.Messages = nil, nil, nil
+			c.want.Text, c.want.Tokens, c.want.Messages, c.want.Declared, c.want.ResponseSchema = nil, nil, nil, nil, ""
 			require.Equal(t, &c.want, f)
 		})
 	}
@@ -91,41 +96,54 @@ func TestParseErrorsNameTheField(t *testing.T) {
 		param string
 		text  string
 	}{
-		"empty":                {Completion, " \n", "", "the request body is empty, want a JSON object"},
-		"array":                {Completion, `[]`, "", "the request body must be a JSON object"},
-		"cut":                  {Completion, `{"prompt":"a"`, "", "the request body is not valid JSON: it ends at byte 13 in the middle"},
-		"garbage":              {Completion, `{"prompt":x}`, "", "the request body is not valid JSON at byte 10"},
-		"trailing":             {Completion, `{"prompt":"a"}{}`, "", "there is more after the JSON object"},
-		"invalid UTF-8":        {Completion, "{\"prompt\":\"\xff\"}", "", "the request body is not valid JSON at byte 11"},
-		"no prompt":            {Completion, `{}`, "prompt", "prompt is missing"},
-		"no messages":          {Chat, `{"prompt":"a"}`, "messages", "messages is missing"},
-		"empty messages":       {Chat, `{"messages":[]}`, "messages", "messages is empty"},
-		"message kind":         {Chat, `{"messages":["a"]}`, "messages[0]", "messages[0] must be an object, got a string"},
-		"message role":         {Chat, `{"messages":[{"content":"a"}]}`, "messages[0].role", "messages[0].role is missing"},
-		"message content":      {Chat, `{"messages":[{"role":"user"}]}`, "messages[0].content", "messages[0].content is missing"},
-		"image":                {Chat, `{"messages":[{"role":"user","content":[{"type":"image_url"}]}]}`, "messages[0].content[0].type", `messages[0].content[0].type must be text, got "image_url"`},
-		"empty prompt list":    {Completion, `{"prompt":[]}`, "prompt", "prompt is empty"},
-		"empty id list":        {Completion, `{"prompt":[[]]}`, "prompt[0]", "prompt[0] is empty"},
-		"mixed prompt":         {Completion, `{"prompt":[1,"a"]}`, "prompt[1]", "prompt[1] must be of the same kind as the element before, got a string"},
-		"negative id":          {Completion, `{"prompt":[-1]}`, "prompt[0]", "prompt[0] must be a token id, got -1"},
-		"large id":             {Completion, `{"prompt":[2147483648]}`, "prompt[0]", "prompt[0] must be a token id, got 2147483648"},
-		"prompt kind":          {Completion, `{"prompt":true}`, "prompt", "prompt must be a string, an array of token ids, or an array of one of them, got a boolean"},
-		"max_tokens kind":      {Completion, `{"prompt":"a","max_tokens":"5"}`, "max_tokens", "max_tokens must be an integer, got a string"},
-		"max_tokens fraction":  {Completion, `{"prompt":"a","max_tokens":1.5}`, "max_tokens", "max_tokens must be an integer, got 1.5"},
-		"max_tokens zero":      {Completion, `{"prompt":"a","max_tokens":0}`, "max_tokens", "max_tokens must be between 1 and 655360, got 0"},
-		"max_tokens huge":      {Completion, `{"prompt":"a","max_tokens":1e300}`, "max_tokens", "max_tokens must be an integer, got 1e300"},
-		"temperature":          {Completion, `{"prompt":"a","temperature":-1}`, "temperature", "temperature must be between 0 and 2, got -1"},
-		"temperature overflow": {Completion, `{"prompt":"a","temperature":1e999}`, "temperature", "temperature must be between 0 and 2, got 1e999"},
-		"stop kind":            {Completion, `{"prompt":"a","stop":5}`, "stop", "stop must be a string or an array of strings, got a number"},
-		"empty stop":           {Completion, `{"prompt":"a","stop":["x",""]}`, "stop", "stop[1] is empty, which would stop at once"},
-		"many stops":           {Completion, `{"prompt":"a","stop":[` + strings.Repeat(`"x",`, 16) + `"x"]}`, "stop", "stop holds more than 16 strings"},
-		"long stop":            {Completion, `{"prompt":"a","stop":"` + strings.Repeat("x", 1025) + `"}`, "stop", "stop[0] has 1025 bytes, the limit is 1024"},
-		"stream kind":          {Completion, `{"prompt":"a","stream":1}`, "stream", "stream must be a boolean, got a number"},
-		"stream options":       {Completion, `{"prompt":"a","stream_options":{"include_usage":"yes"}}`, "stream_options.include_usage", "stream_options.include_usage must be a boolean, got a string"},
-		"tool choice":          {Chat, `{"messages":[{"role":"u","content":""}],"tool_choice":"maybe"}`, "tool_choice", `tool_choice must be none, auto, required or an object, got "maybe"`},
-		"n":                    {Completion, `{"prompt":"a","n":0}`, "n", "n must be between 1 and 128, got 0"},
-		"deep":                 {Completion, `{"prompt":"a","x":` + strings.Repeat("[", 100000), "", "the request body is nested more than 64 deep"},
-		"deep objects":         {Chat, `{"messages":` + strings.Repeat(`{"a":`, 3000000), "", "the request body is nested more than 64 deep"},
+		"empty":                  {Completion, " \n", "", "the request body is empty, want a JSON object"},
+		"array":                  {Completion, `[]`, "", "the request body must be a JSON object"},
+		"cut":                    {Completion, `{"prompt":"a"`, "", "the request body is not valid JSON: it ends at byte 13 in the middle"},
+		"garbage":                {Completion, `{"prompt":x}`, "", "the request body is not valid JSON at byte 10"},
+		"trailing":               {Completion, `{"prompt":"a"}{}`, "", "there is more after the JSON object"},
+		"invalid UTF-8":          {Completion, "{\"prompt\":\"\xff\"}", "", "the request body is not valid JSON at byte 11"},
+		"no prompt":              {Completion, `{}`, "prompt", "prompt is missing"},
+		"no messages":            {Chat, `{"prompt":"a"}`, "messages", "messages is missing"},
+		"empty messages":         {Chat, `{"messages":[]}`, "messages", "messages is empty"},
+		"message kind":           {Chat, `{"messages":["a"]}`, "messages[0]", "messages[0] must be an object, got a string"},
+		"message role":           {Chat, `{"messages":[{"content":"a"}]}`, "messages[0].role", "messages[0].role is missing"},
+		"message content":        {Chat, `{"messages":[{"role":"user"}]}`, "messages[0].content", "messages[0].content is missing"},
+		"image":                  {Chat, `{"messages":[{"role":"user","content":[{"type":"image_url"}]}]}`, "messages[0].content[0].type", `messages[0].content[0].type must be text, got "image_url"`},
+		"empty prompt list":      {Completion, `{"prompt":[]}`, "prompt", "prompt is empty"},
+		"empty id list":          {Completion, `{"prompt":[[]]}`, "prompt[0]", "prompt[0] is empty"},
+		"mixed prompt":           {Completion, `{"prompt":[1,"a"]}`, "prompt[1]", "prompt[1] must be of the same kind as the element before, got a string"},
+		"negative id":            {Completion, `{"prompt":[-1]}`, "prompt[0]", "prompt[0] must be a token id, got -1"},
+		"large id":               {Completion, `{"prompt":[2147483648]}`, "prompt[0]", "prompt[0] must be a token id, got 2147483648"},
+		"prompt kind":            {Completion, `{"prompt":true}`, "prompt", "prompt must be a string, an array of token ids, or an array of one of them, got a boolean"},
+		"max_tokens kind":        {Completion, `{"prompt":"a","max_tokens":"5"}`, "max_tokens", "max_tokens must be an integer, got a string"},
+		"max_tokens fraction":    {Completion, `{"prompt":"a","max_tokens":1.5}`, "max_tokens", "max_tokens must be an integer, got 1.5"},
+		"max_tokens zero":        {Completion, `{"prompt":"a","max_tokens":0}`, "max_tokens", "max_tokens must be between 1 and 655360, got 0"},
+		"max_tokens huge":        {Completion, `{"prompt":"a","max_tokens":1e300}`, "max_tokens", "max_tokens must be an integer, got 1e300"},
+		"temperature":            {Completion, `{"prompt":"a","temperature":-1}`, "temperature", "temperature must be between 0 and 2, got -1"},
+		"temperature overflow":   {Completion, `{"prompt":"a","temperature":1e999}`, "temperature", "temperature must be between 0 and 2, got 1e999"},
+		"stop kind":              {Completion, `{"prompt":"a","stop":5}`, "stop", "stop must be a string or an array of strings, got a number"},
+		"empty stop":             {Completion, `{"prompt":"a","stop":["x",""]}`, "stop", "stop[1] is empty, which would stop at once"},
+		"many stops":             {Completion, `{"prompt":"a","stop":[` + strings.Repeat(`"x",`, 16) + `"x"]}`, "stop", "stop holds more than 16 strings"},
+		"long stop":              {Completion, `{"prompt":"a","stop":"` + strings.Repeat("x", 1025) + `"}`, "stop", "stop[0] has 1025 bytes, the limit is 1024"},
+		"stream kind":            {Completion, `{"prompt":"a","stream":1}`, "stream", "stream must be a boolean, got a number"},
+		"stream options":         {Completion, `{"prompt":"a","stream":true,"stream_options":{"include_usage":"yes"}}`, "stream_options.include_usage", "stream_options.include_usage must be a boolean, got a string"},
+		"tool choice":            {Chat, `{"messages":[{"role":"u","content":""}],"tool_choice":"maybe"}`, "tool_choice", `tool_choice must be none, auto, required or an object, got "maybe"`},
+		"tool kind":              {Chat, `{"messages":[{"role":"u","content":""}],"tools":[{"type":"retrieval"}]}`, "tools[0].type", `tools[0].type must be function, got "retrieval"`},
+		"tool without function":  {Chat, `{"messages":[{"role":"u","content":""}],"tools":[{"type":"function"}]}`, "tools[0].function", `tools[0].function is missing`},
+		"tool no object":         {Chat, `{"messages":[{"role":"u","content":""}],"tools":["f"]}`, "tools[0]", `tools[0] must be an object, got a string`},
+		"tool name":              {Chat, `{"messages":[{"role":"u","content":""}],"tools":[{"function":{"name":"a b"}}]}`, "tools[0].function.name", `tools[0].function.name must have 1 to 64 letters, digits, points, dashes or underscores, got "a b"`},
+		"tool twice":             {Chat, `{"messages":[{"role":"u","content":""}],"tools":[{"function":{"name":"a"}},{"function":{"name":"a"}}]}`, "tools[1].function.name", `tools[1].function.name: the tool a is there twice`},
+		"tool parameters":        {Chat, `{"messages":[{"role":"u","content":""}],"tools":[{"function":{"name":"a","parameters":[]}}]}`, "tools[0].function.parameters", `tools[0].function.parameters must be an object, got an array`},
+		"schema name twice":      {Chat, `{"messages":[{"role":"u","content":""}],"tools":[{"function":{"name":"a","parameters":{"a":1,"a":2}}}]}`, "tools[0].function.parameters", `tools[0].function.parameters holds a name twice`},
+		"choice without tools":   {Chat, `{"messages":[{"role":"u","content":""}],"tool_choice":"required"}`, "tool_choice", `tool_choice asks for a call, and there are no tools`},
+		"choice of another tool": {Chat, `{"messages":[{"role":"u","content":""}],"tools":[{"function":{"name":"a"}}],"tool_choice":{"type":"function","function":{"name":"b"}}}`, "tool_choice", `tool_choice names "b", which is not among the tools`},
+		"parallel kind":          {Chat, `{"messages":[{"role":"u","content":""}],"parallel_tool_calls":1}`, "parallel_tool_calls", `parallel_tool_calls must be a boolean, got a number`},
+		"format without type":    {Chat, `{"messages":[{"role":"u","content":""}],"response_format":{}}`, "response_format.type", `response_format.type is missing`},
+		"format without schema":  {Chat, `{"messages":[{"role":"u","content":""}],"response_format":{"type":"json_schema","json_schema":{"name":"n"}}}`, "response_format.json_schema.schema", `response_format.json_schema.schema is missing`},
+		"usage without stream":   {Chat, `{"messages":[{"role":"u","content":""}],"stream_options":{"include_usage":true}}`, "stream_options", `stream_options may be set only where stream is true`},
+		"n":                      {Completion, `{"prompt":"a","n":0}`, "n", "n must be between 1 and 128, got 0"},
+		"deep":                   {Completion, `{"prompt":"a","x":` + strings.Repeat("[", 100000), "", "the request body is nested more than 64 deep"},
+		"deep objects":           {Chat, `{"messages":` + strings.Repeat(`{"a":`, 3000000), "", "the request body is nested more than 64 deep"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Parse(c.kind, []byte(c.body))
@@ -146,6 +164,7 @@ func TestScanLeavesContentsAlone(t *testing.T) {
 	require.ErrorIs(t, err, pd.CodeInvalidRequest)
 }
 
+// Case B22: what would share one transfer is refused.
 func TestOneAndGreedyNameWhatIsNotSupported(t *testing.T) {
 	for body, param := range map[string]string{
 		`{"prompt":["a","b"]}`:                 "prompt",
@@ -154,6 +173,7 @@ func TestOneAndGreedyNameWhatIsNotSupported(t *testing.T) {
 		`{"prompt":"a","echo":true}`:           "echo",
 		`{"prompt":"a","logprobs":0}`:          "logprobs",
 		`{"prompt":"a","suffix":"b"}`:          "suffix",
+		`{"prompt":"a","guided_regex":"a+"}`:   "guided_regex",
 		`{"prompt":"a","temperature":0.5}`:     "temperature",
 		`{"prompt":"a","presence_penalty":1}`:  "presence_penalty",
 		`{"prompt":"a","frequency_penalty":1}`: "frequency_penalty",

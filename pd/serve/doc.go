@@ -8,6 +8,9 @@
 // the client's answer. A stream's headers leave when the generator has decided
 // that the request runs; what fails later is one explicit error event.
 //
+// What a client asks of the output (response_format, tools) goes to the engine
+// as one constraint, and calls of tools are read out of the engine's text here.
+//
 // It knows no pages, no peers' addresses and no control protocol, and it starts
 // no goroutine: calls run on the edge's connection goroutines.
 package serve

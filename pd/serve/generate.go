@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -52,12 +53,17 @@ func (g *generation) run(kind openai.Kind) error {
 		g.result.Handoff = fence.Handoff
 	}
 	g.answer.ID, g.result.Request = id, id
-	g.call.SetHeader("X-Request-Id", string(id))
+	// A client's own id comes back to it; behind a router, the router does that.
+	if own := g.call.Header("X-Request-Id"); own != "" && s.config.Role == 0 {
+		g.call.SetHeader("X-Request-Id", own)
+	} else {
+		g.call.SetHeader("X-Request-Id", string(id))
+	}
 	facts, continuation, err := s.read(kind, g.call.Body())
 	if err != nil {
 		return err
 	}
-	g.facts, g.result.Stream = facts, facts.Stream
+	g.facts, g.result.Stream, g.answer.Usage = facts, facts.Stream, facts.IncludeUsage
 	// A pipelined request of a client that has left still arrives here.
 	if g.ctx.Err() != nil {
 		return context.Cause(g.ctx)
@@ -123,10 +129,27 @@ func (g *generation) whole(s engine.Stream) error {
 		}
 		text.WriteString(o.Text)
 		if o.Finish != 0 {
-			g.call.Reply(200, openai.TypeJSON, g.answer.AppendWhole(nil, text.String(), o.Finish, usage(o.Usage)))
-			return nil
+			body, err := g.appendWhole(text.String(), o)
+			if err == nil {
+				g.call.Reply(200, openai.TypeJSON, body)
+			}
+			return err
 		}
 	}
+}
+
+func (g *generation) appendWhole(text string, o engine.Output) ([]byte, error) {
+	if g.facts.CallsTools() {
+		content, calls, complete, err := answerCalls(text, g.answer, g.facts.SingleToolCall)
+		if err != nil {
+			return nil, err
+		}
+		if len(calls) > 0 {
+			complete = complete && o.Finish == pd.FinishStop
+			return g.answer.AppendWholeCalls(nil, content, calls, complete, o.Finish, usage(o.Usage)), nil
+		}
+	}
+	return g.answer.AppendWhole(nil, text, o.Finish, usage(o.Usage)), nil
 }
 
 func (g *generation) stream(s engine.Stream) {
@@ -138,15 +161,19 @@ func (g *generation) stream(s engine.Stream) {
 				return err
 			}
 		}
+		write := g.chunk
+		if g.facts.CallsTools() {
+			write = g.chunkWithCalls(&callParser{single: g.facts.SingleToolCall})
+		}
 		for {
 			o, err := g.next(s)
 			if err != nil {
 				return g.failStream(w, err)
 			}
-			if o.Text == "" && o.Finish == 0 {
-				continue
-			}
-			if err := g.event(w, g.answer.AppendChunk(g.buf[:0], o.Text, o.Finish)); err != nil {
+			if err := write(w, o); err != nil {
+				if _, ours := errors.AsType[*pd.Error](err); ours {
+					return g.failStream(w, err)
+				}
 				return err
 			}
 			if o.Finish == 0 {
@@ -162,6 +189,52 @@ func (g *generation) stream(s engine.Stream) {
 	})
 	if context.Cause(g.ctx) != nil && g.result.Finish == 0 && g.result.Code == 0 {
 		g.result.Code = pd.CodeClientGone
+	}
+}
+
+// chunk writes one output as it is.
+func (g *generation) chunk(w *edge.StreamWriter, o engine.Output) error {
+	if o.Text == "" && o.Finish == 0 {
+		return nil
+	}
+	return g.event(w, g.answer.AppendChunk(g.buf[:0], o.Text, o.Finish))
+}
+
+// chunkWithCalls writes outputs whose text may hold calls. What cannot be read
+// is a *pd.Error.
+func (g *generation) chunkWithCalls(p *callParser) func(*edge.StreamWriter, engine.Output) error {
+	write := func(w *edge.StreamWriter, pieces []piece) error {
+		for _, x := range pieces {
+			switch {
+			case x.content != "":
+				g.buf = g.answer.AppendChunk(g.buf[:0], x.content, 0)
+			case x.name != "":
+				g.buf = g.answer.AppendCall(g.buf[:0], x.call, openai.ToolCall{ID: g.answer.CallID(x.call), Name: x.name})
+			default:
+				g.buf = g.answer.AppendArguments(g.buf[:0], x.call, x.arguments)
+			}
+			if err := w.WriteEvent(g.buf); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return func(w *edge.StreamWriter, o engine.Output) error {
+		pieces, err := p.feed(o.Text)
+		if err != nil {
+			return err
+		}
+		if err := write(w, pieces); err != nil || o.Finish == 0 {
+			return err
+		}
+		pieces, complete := p.end()
+		if err := write(w, pieces); err != nil {
+			return err
+		}
+		if complete && o.Finish == pd.FinishStop {
+			return g.event(w, g.answer.AppendCallsEnd(g.buf[:0]))
+		}
+		return g.event(w, g.answer.AppendChunk(g.buf[:0], "", o.Finish))
 	}
 }
 

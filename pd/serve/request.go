@@ -42,20 +42,10 @@ func (s *Server) check(f *openai.Facts) error {
 	if err := f.Greedy(); err != nil {
 		return err
 	}
-	switch {
-	case f.Tools > 0 && f.ToolChoice != "none":
-		return unsupported("tools", "tools are not supported by this engine; leave them out or set tool_choice to none")
-	case f.ResponseFormat != "" && f.ResponseFormat != "text":
-		return unsupported("response_format", "response_format must be text, this engine has no output constraints")
-	case f.MinTokens > 0:
+	if f.MinTokens > 0 {
 		return unsupported("min_tokens", "min_tokens is not supported by this engine; ignore_eos is")
 	}
-	for i, m := range f.Messages {
-		if m.ToolCalls {
-			return unsupported("messages["+strconv.Itoa(i)+"].tool_calls", "tool calls are not supported by this engine")
-		}
-	}
-	return nil
+	return s.checkForm(f)
 }
 
 func unsupported(param, text string) error {
@@ -71,7 +61,13 @@ func (s *Server) prepare(f *openai.Facts) (pd.Continuation, error) {
 		field = "messages"
 		prompt.Messages = make([]engine.Message, len(f.Messages))
 		for i, t := range f.Messages {
-			prompt.Messages[i] = engine.Message{Role: t.Role, Content: t.Content}
+			prompt.Messages[i] = engine.Message{Role: t.Role, Content: t.Content, ToolCallID: t.ToolCallID}
+			for _, c := range t.ToolCalls {
+				prompt.Messages[i].ToolCalls = append(prompt.Messages[i].ToolCalls, engine.ToolCall(c))
+			}
+		}
+		if f.CallsTools() {
+			prompt.Tools = tools(f)
 		}
 	}
 	tokens, err := m.Tokenize(prompt)
@@ -110,5 +106,5 @@ func (s *Server) prepare(f *openai.Facts) (pd.Continuation, error) {
 		eos := m.EOS()
 		c.EOS = &eos
 	}
-	return c, nil
+	return c, s.constrain(f, &c)
 }

@@ -122,7 +122,9 @@ type node struct {
 func start(t *testing.T, c serve.Config) *node {
 	t.Helper()
 	n := &node{results: make(chan serve.Result, 64)}
-	c.Model, c.ServedModel = charModel{}, "m"
+	if c.ServedModel = "m"; c.Model == nil {
+		c.Model = charModel{}
+	}
 	c.Done = func(r serve.Result) { n.results <- r }
 	if c.Health == nil {
 		c.Health = func() (bool, []byte) { return true, []byte(`{"status":"ok"}`) }
@@ -241,9 +243,9 @@ func TestStreamedChatHasRoleFirstOneFinishUsageAndDoneOnce(t *testing.T) {
 	require.Equal(t, openai.TypeEvents, r.Header.Get("Content-Type"))
 	head := `{"id":"` + id + `","object":"chat.completion.chunk","created":7,"model":"m","choices":`
 	require.Equal(t, []string{
-		head + `[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}`,
-		head + `[{"index":0,"delta":{"content":"he"},"logprobs":null,"finish_reason":null}]}`,
-		head + `[{"index":0,"delta":{"content":"llo"},"logprobs":null,"finish_reason":"length"}]}`,
+		head + `[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":null}`,
+		head + `[{"index":0,"delta":{"content":"he"},"logprobs":null,"finish_reason":null}],"usage":null}`,
+		head + `[{"index":0,"delta":{"content":"llo"},"logprobs":null,"finish_reason":"length"}],"usage":null}`,
 		head + `[],"usage":` + wantUsage + `}`,
 		"[DONE]",
 	}, events(t, body))
@@ -276,8 +278,8 @@ func TestRefusalsNameFieldAndCode(t *testing.T) {
 		"temperature":     {"POST", "/v1/completions", `{"prompt":"a","temperature":0.7}`, 400, "unsupported", "temperature"},
 		"n":               {"POST", "/v1/completions", `{"prompt":"a","n":2}`, 400, "unsupported", "n"},
 		"prompts":         {"POST", "/v1/completions", `{"prompt":["a","b"]}`, 400, "unsupported", "prompt"},
-		"tools":           {"POST", "/v1/chat/completions", `{"messages":[{"role":"user","content":"a"}],"tools":[{}]}`, 400, "unsupported", "tools"},
-		"tool calls":      {"POST", "/v1/chat/completions", `{"messages":[{"role":"assistant","tool_calls":[{}]}]}`, 400, "unsupported", "messages[0].tool_calls"},
+		"tools":           {"POST", "/v1/chat/completions", `{"messages":[{"role":"user","content":"a"}],"tools":[{"function":{"name":"f"}}]}`, 400, "unsupported", "tools"},
+		"tool calls":      {"POST", "/v1/chat/completions", `{"messages":[{"role":"assistant","tool_calls":[{}]}]}`, 400, "invalid_request", "messages[0].tool_calls[0].function.name"},
 		"response format": {"POST", "/v1/chat/completions", `{"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_object"}}`, 400, "unsupported", "response_format"},
 		"min tokens":      {"POST", "/v1/completions", `{"prompt":"a","min_tokens":5}`, 400, "unsupported", "min_tokens"},
 		"json":            {"POST", "/v1/completions", `{"prompt":`, 400, "invalid_request", ""},
