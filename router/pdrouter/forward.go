@@ -95,6 +95,13 @@ func (r *Router) generate(c *edge.Call, kind openai.Kind) {
 
 // forward returns an error only while the call has no answer.
 func (r *Router) forward(c *edge.Call, kind openai.Kind, res *result) error {
+	// A refusal has it, too: that is when people look for it.
+	res.request = kind.NewRequestID()
+	id := c.Header("X-Request-Id")
+	if id == "" {
+		id = string(res.request)
+	}
+	c.SetHeader("X-Request-Id", id)
 	if r.draining.Load() {
 		return pd.Errorf(pd.CodeDraining, "accept request", "the router is stopping and takes no new requests")
 	}
@@ -106,7 +113,6 @@ func (r *Router) forward(c *edge.Call, kind openai.Kind, res *result) error {
 	if err := facts.One(); err != nil {
 		return err
 	}
-	res.request = kind.NewRequestID()
 	leads := r.pool.leadsOf(c.Body())
 	got, err := r.pool.acquire(c.Context(), res.request, leads)
 	if err != nil {
@@ -123,11 +129,6 @@ func (r *Router) forward(c *edge.Call, kind openai.Kind, res *result) error {
 		h.end(pd.Decode)
 		return context.Cause(c.Context())
 	}
-	id := c.Header("X-Request-Id")
-	if id == "" {
-		id = string(res.request)
-	}
-	c.SetHeader("X-Request-Id", id)
 	return h.run()
 }
 

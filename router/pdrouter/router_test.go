@@ -96,21 +96,28 @@ func TestPairsTurnRoundAndCarryManyRequests(t *testing.T) {
 	require.Equal(t, []int{20, 20, 20}, count(s.decodes))
 }
 
+// Case B22.
 func TestClientsOwnMistakesAreRefusedBeforeAnyLeg(t *testing.T) {
 	s := newStand(t, settings{})
 	for body, want := range map[string]string{
-		`{"prompt":"p","n":2}`:          "unsupported",
-		`{"prompt":["a","b"]}`:          "unsupported",
-		`{"prompt":[[1],[2]]}`:          "unsupported",
-		`{"prompt":"p","best_of":2}`:    "unsupported",
-		`{"prompt":`:                    "invalid_request",
-		`{}`:                            "invalid_request",
-		strings.Repeat("[", 100000):     "invalid_request",
-		`{"prompt":"a","stream":"yes"}`: "invalid_request",
+		`{"prompt":"p","n":2}`:                                   "unsupported",
+		`{"prompt":["a","b"]}`:                                   "unsupported",
+		`{"prompt":[[1],[2]]}`:                                   "unsupported",
+		`{"prompt":"p","best_of":2}`:                             "unsupported",
+		`{"prompt":"p","echo":true}`:                             "unsupported",
+		`{"prompt":"p","logprobs":1}`:                            "unsupported",
+		`{"prompt":"p","suffix":"s"}`:                            "unsupported",
+		`{"prompt":"p","guided_regex":"a"}`:                      "unsupported",
+		`{"prompt":"p","stream_options":{"include_usage":true}}`: "invalid_request",
+		`{"prompt":`:                                             "invalid_request",
+		`{}`:                                                     "invalid_request",
+		strings.Repeat("[", 100000):                              "invalid_request",
+		`{"prompt":"a","stream":"yes"}`:                          "invalid_request",
 	} {
 		r, got := s.ask("POST", "/v1/completions", body)
 		require.Equal(t, 400, r.StatusCode)
 		require.Equal(t, want, codeOf(t, got))
+		require.Regexp(t, "^cmpl-[0-9a-f]{32}$", r.Header.Get("X-Request-Id"))
 	}
 	for target, status := range map[string]int{"/v1/embeddings": 404, "/": 405, "/v1/../health": 404} {
 		r, _ := s.ask("POST", target, plain)
