@@ -48,6 +48,9 @@ type Config struct {
 	MaxModelTokens int
 	PrefixCaching  bool
 	AutoFence      bool
+	// ControlSecret, if set, is what callers of the control port must prove to
+	// have, and what this node proves to its peers.
+	ControlSecret *control.Secret
 
 	// Provider is the data plane, and Options what owner processes make their own
 	// of (Provider).
@@ -104,7 +107,7 @@ type Node struct {
 // error nothing is left behind.
 func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
 	n := &Node{cfg: cfg, Self: pd.Peer{Node: cfg.Entry.NodeID, Boot: pd.NewBootID()}, Run: cfg.PD.Run(), Log: cfg.Logger(cfg.Stderr)}
-	n.control, err = control.Listen(control.ServerConfig{Address: cfg.Entry.ControlAddress(), Log: n.Log, Refused: func(err error) {
+	n.control, err = control.Listen(control.ServerConfig{Address: cfg.Entry.ControlAddress(), Secret: cfg.ControlSecret, Self: n.Self.Boot, Log: n.Log, Refused: func(err error) {
 		n.Log.Warn("refused on the control port", "err", err)
 	}})
 	if err != nil {
@@ -215,7 +218,7 @@ func (n *Node) Dropped() uint64 { return n.journal.Dropped() }
 func (n *Node) wire(digest string, events *shell.OwnerEvents) {
 	cfg := &n.cfg
 	model, allocator := cfg.Engine(&cfg.Contract, digest, n.owners)
-	n.client = control.NewClient(control.ClientConfig{})
+	n.client = control.NewClient(control.ClientConfig{Signer: control.NewSigner(cfg.ControlSecret, n.Self.Boot)})
 	peers, addresses := map[pd.NodeID]struct{}{}, map[pd.NodeID]string{}
 	for _, e := range cfg.PD.Entries(cfg.Role.Other()) {
 		peers[e.NodeID] = struct{}{}

@@ -24,6 +24,9 @@ type ClientConfig struct {
 	// DialTimeout bounds making a connection (5 s); a call's context may be
 	// shorter.
 	DialTimeout time.Duration
+	// Signer proves that calls come from the deployment and demands the same of
+	// answers. Nil does neither.
+	Signer *Signer
 }
 
 // Client calls control servers over a pool of its own, so that no call waits
@@ -44,6 +47,7 @@ type ClientConfig struct {
 type Client struct {
 	pooled *edge.Client
 	fresh  *edge.Client
+	signer *Signer
 }
 
 // NewClient makes a client; Close releases its idle connections.
@@ -51,7 +55,7 @@ func NewClient(config ClientConfig) *Client {
 	c := edge.ClientConfig{DialTimeout: config.DialTimeout, MaxResponse: pd.MaxControlBytes, ReusePOST: true}
 	alone := c
 	alone.MaxIdle = -1
-	return &Client{pooled: edge.NewClient(c), fresh: edge.NewClient(alone)}
+	return &Client{pooled: edge.NewClient(c), fresh: edge.NewClient(alone), signer: config.Signer}
 }
 
 // Close closes idle connections. Running calls go on.
@@ -140,7 +144,10 @@ func ask[A any, M interface {
 		r.Method, r.Body = "POST", body
 		r.Header = append(r.Header, edge.Field{Name: "Content-Type", Value: contentType})
 	}
-	answer, err := c.do(ctx, r)
+	answer, err := c.proven(ctx, t, r)
+	if refused, ok := errors.AsType[*pd.Error](err); ok {
+		return none, refused
+	}
 	if err != nil {
 		return none, exchangeError(ctx, op, t, err)
 	}
@@ -154,10 +161,76 @@ func ask[A any, M interface {
 	return a, nil
 }
 
-func (c *Client) do(ctx context.Context, r edge.Request) (*edge.Response, error) {
-	answer, err := c.pooled.Do(ctx, r)
+// proven sends a request with a proof and checks that of its answer. What a node
+// refuses because it has another life by now, or because too many later calls
+// overtook this one, is sent once more: the refusal is proven, so nothing has come
+// of the first.
+func (c *Client) proven(ctx context.Context, t Target, r edge.Request) (*edge.Response, error) {
+	if c.signer == nil {
+		return c.do(ctx, func() edge.Request { return r })
+	}
+	if r.Target == wire.PathNode {
+		return c.hello(ctx, t, r)
+	}
+	for again := false; ; again = true {
+		if again || !c.signer.knows(t.Address) {
+			if err := c.greet(ctx, t); err != nil {
+				return nil, err
+			}
+		}
+		var mac string
+		answer, err := c.do(ctx, func() (signed edge.Request) {
+			signed, mac = c.signer.call(r)
+			return signed
+		})
+		if err == nil {
+			err = c.signer.verify(t, mac, answer)
+		}
+		if err != nil || answer.Status != 401 || again {
+			return answer, err
+		}
+	}
+}
+
+// greet learns which life of a node answers at its address.
+func (c *Client) greet(ctx context.Context, t Target) error {
+	answer, err := c.hello(ctx, t, edge.Request{Method: "GET", Address: t.Address, Target: wire.PathNode})
+	if err != nil {
+		return err
+	}
+	if answer.Status != 200 {
+		return refusal("ask node", t, answer)
+	}
+	m, err := wire.Decode[wire.Node](answer.Body)
+	if err != nil {
+		return &pd.Error{Op: "ask node", Code: pd.CodeOf(err), Node: t.Node, Text: "read the answer", Err: err}
+	}
+	if m.Node != t.Node {
+		return otherNode("ask node", t, m.Node)
+	}
+	c.signer.learn(t.Address, m.Boot)
+	return nil
+}
+
+func (c *Client) hello(ctx context.Context, t Target, r edge.Request) (*edge.Response, error) {
+	var mac string
+	answer, err := c.do(ctx, func() edge.Request {
+		r, m := c.signer.hello(r)
+		mac = m
+		return r
+	})
+	if err != nil {
+		return nil, err
+	}
+	return answer, c.signer.verify(t, mac, answer)
+}
+
+// do sends what make gives, which is asked again for the second try, so that no
+// proof is used twice.
+func (c *Client) do(ctx context.Context, request func() edge.Request) (*edge.Response, error) {
+	answer, err := c.pooled.Do(ctx, request())
 	if e, ok := errors.AsType[*edge.ExchangeError](err); ok && e.Reused && errors.Is(err, edge.ErrEarlyEnd) && ctx.Err() == nil {
-		return c.fresh.Do(ctx, r)
+		return c.fresh.Do(ctx, request())
 	}
 	return answer, err
 }

@@ -38,6 +38,10 @@ type ServerConfig struct {
 	// MaxConnections bounds open connections (1024): each peer has one per
 	// handoff in a call, and routers have a few.
 	MaxConnections int
+	// Secret, if set, is what callers must prove to have; Self is then this life of
+	// the node, for which alone their proofs are good.
+	Secret *Secret
+	Self   pd.BootID
 	// Refused is told of every request that did not reach the Service, from the
 	// connection's goroutine; it must not block. Nil tells nobody.
 	Refused func(err error)
@@ -49,11 +53,12 @@ type ServerConfig struct {
 type Server struct {
 	edge    *edge.Server
 	refused func(error)
+	guard   *guard // nil without a secret
 }
 
 // Listen binds the address. Shutdown ends the server, served or not.
 func Listen(config ServerConfig) (*Server, error) {
-	s := &Server{refused: config.Refused}
+	s := &Server{refused: config.Refused, guard: newGuard(config.Secret, config.Self)}
 	if s.refused == nil {
 		s.refused = func(error) {}
 	}
@@ -97,8 +102,12 @@ func (s *Server) answer(c *edge.Call, service Service) {
 	// hold on to it after its answer.
 	ctx, cancel := context.WithCancel(c.Context())
 	defer cancel()
-	if err := wire.CheckPath(c.Path()); err != nil {
-		s.refuse(c, err)
+	mac, err := s.guard.admit(c, c.Path() == wire.PathNode && c.Method() == "GET")
+	if err == nil {
+		err = wire.CheckPath(c.Path())
+	}
+	if err != nil {
+		s.refuse(c, mac, err)
 		return
 	}
 	want := "POST"
@@ -107,34 +116,34 @@ func (s *Server) answer(c *edge.Call, service Service) {
 	}
 	if c.Method() != want {
 		c.SetHeader("Allow", want)
-		s.refuse(c, pd.Errorf(pd.CodeMethodNotAllowed, "read method", "%s takes %s, not %.16q", c.Path(), want, c.Method()))
+		s.refuse(c, mac, pd.Errorf(pd.CodeMethodNotAllowed, "read method", "%s takes %s, not %.16q", c.Path(), want, c.Method()))
 		return
 	}
 	switch c.Path() {
 	case wire.PathNode:
 		m, err := service.Node(ctx)
-		reply(c, &m, err)
+		s.reply(c, mac, &m, err)
 	case wire.PathSession:
-		call(ctx, s, c, func(ctx context.Context, m wire.Session) (wire.Session, error) {
+		call(ctx, s, c, mac, func(ctx context.Context, m wire.Session) (wire.Session, error) {
 			nonce := m.Nonce
 			answer, err := service.Session(ctx, m)
 			answer.Nonce = nonce
 			return answer, err
 		})
 	case wire.PathStatus:
-		call(ctx, s, c, service.Status)
+		call(ctx, s, c, mac, service.Status)
 	case wire.PathAbort:
-		call(ctx, s, c, service.Abort)
+		call(ctx, s, c, mac, service.Abort)
 	case wire.PathReserve:
-		call(ctx, s, c, service.Reserve)
+		call(ctx, s, c, mac, service.Reserve)
 	case wire.PathChunk:
-		call(ctx, s, c, service.Chunk)
+		call(ctx, s, c, mac, service.Chunk)
 	case wire.PathResult:
-		call(ctx, s, c, service.Results)
+		call(ctx, s, c, mac, service.Results)
 	case wire.PathCommit:
-		call(ctx, s, c, service.Commit)
+		call(ctx, s, c, mac, service.Commit)
 	case wire.PathSourceStopped:
-		call(ctx, s, c, service.SourceStopped)
+		call(ctx, s, c, mac, service.SourceStopped)
 	}
 }
 
@@ -142,22 +151,22 @@ func (s *Server) answer(c *edge.Call, service Service) {
 func call[T, A any, M interface {
 	*T
 	wire.Message
-}](ctx context.Context, s *Server, c *edge.Call, f func(context.Context, T) (A, error)) {
+}](ctx context.Context, s *Server, c *edge.Call, mac string, f func(context.Context, T) (A, error)) {
 	m, err := wire.Decode[T, M](c.Body())
 	if err != nil {
-		s.refuse(c, err)
+		s.refuse(c, mac, err)
 		return
 	}
 	answer, err := f(ctx, m)
-	reply(c, &answer, err)
+	s.reply(c, mac, &answer, err)
 }
 
-func (s *Server) refuse(c *edge.Call, err error) {
+func (s *Server) refuse(c *edge.Call, mac string, err error) {
 	s.refused(err)
-	reply(c, nil, err)
+	s.reply(c, mac, nil, err)
 }
 
-func reply(c *edge.Call, answer any, err error) {
+func (s *Server) reply(c *edge.Call, mac string, answer any, err error) {
 	status := 200
 	var body []byte
 	if err == nil {
@@ -166,6 +175,7 @@ func reply(c *edge.Call, answer any, err error) {
 	if err != nil {
 		status, body = failure(err)
 	}
+	s.guard.sign(c, mac, status, body)
 	c.Reply(status, contentType, body)
 }
 

@@ -41,6 +41,8 @@ type Options struct {
 	// Keys, if set, are what clients of the OpenAI API must show. The header that
 	// carries one then goes no further.
 	Keys *relay.Keys
+	// Secret, if set, proves the router to the nodes' control ports and them to it.
+	Secret *control.Secret
 	// Connections, if set, counts the open client connections, for metrics.
 	Connections func() int
 	Log         *slog.Logger
@@ -101,6 +103,7 @@ func New(o Options) *Router {
 	if o.Connections == nil {
 		o.Connections = func() int { return 0 }
 	}
+	signer := control.NewSigner(o.Secret, o.Boot)
 	base, stop := context.WithCancel(context.Background())
 	r := &Router{
 		options: o, config: o.Config, pool: newPool(o.Config, o.Queue), started: time.Now(),
@@ -108,8 +111,8 @@ func New(o Options) *Router {
 		// A generation must not be sent twice, so each leg has a connection of
 		// its own: an idle one may be closed just as the request is on its way.
 		legs:    edge.NewClient(edge.ClientConfig{MaxIdle: -1}),
-		control: control.NewClient(control.ClientConfig{}),
-		probes:  control.NewClient(control.ClientConfig{DialTimeout: o.PollTimeout}),
+		control: control.NewClient(control.ClientConfig{Signer: signer}),
+		probes:  control.NewClient(control.ClientConfig{DialTimeout: o.PollTimeout, Signer: signer}),
 	}
 	r.stats, r.times = newStats(), newTimes()
 	r.metrics = newMetrics(r)

@@ -94,7 +94,7 @@ func run(ctx context.Context, f flags, c *config.Config, files files, env []stri
 	r := pdrouter.New(pdrouter.Options{
 		Config: c, Boot: boot, PollInterval: f.PollInterval, PollTimeout: f.PollTimeout,
 		Queue: pdrouter.QueueOptions{Size: f.QueueSize, Timeout: f.QueueTimeout}, Log: log,
-		Keys: files.keys, Connections: listener.Connections,
+		Keys: files.keys, Secret: files.secret, Connections: listener.Connections,
 		Record: func(e pdrouter.Event) { j.Emit(eventOf(e)) },
 	})
 	serving.Go(func() { r.Run(life) })

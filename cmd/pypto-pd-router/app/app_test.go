@@ -38,18 +38,19 @@ func pdJSON(t *testing.T) string {
 func TestMistakesOfTheCommandLineExit2WithOneLine(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for want, args := range map[string][]string{
-		"--pd-config":                          {},
-		"unknown flag --nope":                  {"--pd-config", "x", "--nope"},
-		"given twice":                          {"--port", "1", "--port", "2", "--pd-config", "x"},
-		"--port 70000: want 0..65535":          {"--port", "70000", "--pd-config", "x"},
-		"--node-poll-interval 1ms":             {"--node-poll-interval", "1ms", "--pd-config", "x"},
-		"--queue-size -1":                      {"--queue-size=-1", "--pd-config", "x"},
-		"--max-body-bytes 0":                   {"--max-body", "0", "--pd-config", "x"},
-		"--tls-cert and --tls-key go together": {"--tls-cert", "x", "--pd-config", "x"},
-		"--tls-cert: read the certificate x":   {"--tls-cert", "x", "--tls-key", "x", "--pd-config", pdJSON(t)},
-		"--api-key-file: read API keys":        {"--api-key-file", "x", "--pd-config", pdJSON(t)},
-		"cannot load PD config missing.json":   {"--pd-config", "missing.json"},
-		"runtime.decode":                       {"--pd-config", write(t, `{"runtime":{"prefill":[{"host":"a","port":1}]}}`)},
+		"--pd-config":                             {},
+		"unknown flag --nope":                     {"--pd-config", "x", "--nope"},
+		"given twice":                             {"--port", "1", "--port", "2", "--pd-config", "x"},
+		"--port 70000: want 0..65535":             {"--port", "70000", "--pd-config", "x"},
+		"--node-poll-interval 1ms":                {"--node-poll-interval", "1ms", "--pd-config", "x"},
+		"--queue-size -1":                         {"--queue-size=-1", "--pd-config", "x"},
+		"--max-body-bytes 0":                      {"--max-body", "0", "--pd-config", "x"},
+		"--tls-cert and --tls-key go together":    {"--tls-cert", "x", "--pd-config", "x"},
+		"--tls-cert: read the certificate x":      {"--tls-cert", "x", "--tls-key", "x", "--pd-config", pdJSON(t)},
+		"--api-key-file: read API keys":           {"--api-key-file", "x", "--pd-config", pdJSON(t)},
+		"--control-secret-file: read the control": {"--control-secret-file", "x", "--pd-config", pdJSON(t)},
+		"cannot load PD config missing.json":      {"--pd-config", "missing.json"},
+		"runtime.decode":                          {"--pd-config", write(t, `{"runtime":{"prefill":[{"host":"a","port":1}]}}`)},
 	} {
 		var out, errs strings.Builder
 		require.Equal(t, 2, app.Run(context.Background(), args, nil, &out, &errs), want)

@@ -28,6 +28,8 @@ type flags struct {
 	TLSKey     string `name:"tls-key" help:"PEM file with the key of --tls-cert."`
 	APIKeyFile string `name:"api-key-file" help:"File with the API keys of clients, one per line; read again on SIGHUP. Without it every client is served."`
 
+	ControlSecretFile string `name:"control-secret-file" help:"File with the secret that all nodes have; control calls then prove that they come from the deployment. Off by default."`
+
 	MaxBody        int    `name:"max-body-bytes" aliases:"max-body" default:"33554432" help:"Largest request body."`
 	MaxConnections int    `name:"max-connections" default:"4096" help:"Most client connections."`
 	Pprof          string `name:"pprof" help:"Serve Go profiles on this address; off by default."`

@@ -9,12 +9,15 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/hw-native-sys/pypto-pd/pd/control"
 	"github.com/hw-native-sys/pypto-pd/pd/edge"
 	"github.com/hw-native-sys/pypto-pd/router/relay"
 )
 
-// files are what a router reads again on SIGHUP; nil where it has none.
+// files are what flags name beside pd.json; nil where there is none. All but the
+// secret are read again on SIGHUP.
 type files struct {
+	secret      *control.Secret
 	certificate *edge.Certificate
 	keys        *relay.Keys
 }
@@ -31,6 +34,11 @@ func (f flags) open() (files, error) {
 	if f.APIKeyFile != "" {
 		if out.keys, err = relay.LoadKeys(f.APIKeyFile); err != nil {
 			return out, fmt.Errorf("--api-key-file: %w", err)
+		}
+	}
+	if f.ControlSecretFile != "" {
+		if out.secret, err = control.LoadSecret(f.ControlSecretFile); err != nil {
+			return out, fmt.Errorf("--control-secret-file: %w", err)
 		}
 	}
 	return out, nil

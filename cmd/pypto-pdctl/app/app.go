@@ -28,7 +28,10 @@ type flags struct {
 	Plan   plan.Flags `cmd:"" help:"Say what a prompt would move from prefill to decode, and what a cache of a given memory holds."`
 	Status struct {
 		PDConfig string `name:"pd-config" required:"" help:"Path of pd.json."`
-		Router   string `help:"The router's host:port or URL: print its slots and the last receipts of ended requests, too."`
+
+		ControlSecretFile string `name:"control-secret-file" help:"File with the secret of the nodes' control ports, where they have one."`
+
+		Router string `help:"The router's host:port or URL: print its slots and the last receipts of ended requests, too."`
 	} `cmd:"" help:"Ask every node how it is."`
 	Gates struct {
 		order.Config
@@ -88,7 +91,7 @@ func Run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 func orders(ctx context.Context, f *flags, command string, stdout io.Writer) error {
 	switch command {
 	case "status":
-		return order.Status(ctx, f.Status.PDConfig, f.Status.Router, stdout)
+		return order.Status(ctx, f.Status.PDConfig, f.Status.ControlSecretFile, f.Status.Router, stdout)
 	case "gates <node>":
 		return order.Give(ctx, f.Gates.Config, f.Gates.Node, "gates", nil, stdout)
 	case "fence <node>":

@@ -164,14 +164,22 @@ func (r *receipt) print(e config.Entry, stdout io.Writer) {
 }
 
 // Status prints what every node of a pd.json says of itself, and what a router
-// says if one is named. It is an error if no node answers, or that router does
+// says if one is named; secretFile is "" where nodes have no control secret. It is an error if no node answers, or that router does
 // not.
-func Status(ctx context.Context, path, router string, stdout io.Writer) error {
+func Status(ctx context.Context, path, secretFile, router string, stdout io.Writer) error {
 	c, err := config.Load(path)
 	if err != nil {
 		return err
 	}
-	client := control.NewClient(control.ClientConfig{DialTimeout: 2 * time.Second})
+	var signer *control.Signer
+	if secretFile != "" {
+		secret, err := control.LoadSecret(secretFile)
+		if err != nil {
+			return err
+		}
+		signer = control.NewSigner(secret, pd.NewBootID())
+	}
+	client := control.NewClient(control.ClientConfig{DialTimeout: 2 * time.Second, Signer: signer})
 	defer client.Close()
 	answered := 0
 	fmt.Fprintf(stdout, "%-8s %-28s %-18s %6s %6s %5s  %s\n", "role", "node", "state", "active", "leases", "quar.", "boot, reason")

@@ -64,6 +64,8 @@ type flags struct {
 
 	VerifyPages int `name:"verify-pages" default:"0" help:"Hash this many of the last pages of every component when a prompt is handed over and when it is adopted, and log them: both nodes of a pair log the same. For bringing a machine up; 0 is off."`
 
+	ControlSecretFile string `name:"control-secret-file" help:"File with the secret that router and nodes share; control calls must then prove that they come from the deployment. Off by default."`
+
 	AutoFence bool `name:"auto-fence" help:"On a decode node: end a quarantine by making the data plane anew, without an operator."`
 
 	MaxBody int           `name:"max-body-bytes" default:"33554432" help:"Largest request body."`

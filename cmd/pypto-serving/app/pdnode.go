@@ -12,6 +12,7 @@ import (
 	"github.com/hw-native-sys/pypto-pd/mooncake"
 	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/config"
+	"github.com/hw-native-sys/pypto-pd/pd/control"
 	"github.com/hw-native-sys/pypto-pd/pd/edge"
 	"github.com/hw-native-sys/pypto-pd/pd/engine"
 	"github.com/hw-native-sys/pypto-pd/pd/engine/reference"
@@ -30,6 +31,7 @@ type pdEntry struct {
 	// provider has checked options; owner processes make their own of the same.
 	provider transfer.Provider
 	options  string
+	secret   *control.Secret // nil unless --control-secret-file names one
 }
 
 // loadEntry reads pd.json and settles host, port and provider. Every error is
@@ -66,7 +68,13 @@ func loadEntry(s *settings, stderr io.Writer) (*pdEntry, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &pdEntry{config: c, entry: e, provider: p, options: options}, nil
+	out := &pdEntry{config: c, entry: e, provider: p, options: options}
+	if s.ControlSecretFile != "" {
+		if out.secret, err = control.LoadSecret(s.ControlSecretFile); err != nil {
+			return nil, fmt.Errorf("--control-secret-file: %w", err)
+		}
+	}
+	return out, nil
 }
 
 func readFaults(path string) ([]simulator.Fault, error) {
@@ -109,7 +117,7 @@ func newPDNode(ctx context.Context, s settings, p *pdEntry, stderr io.Writer) (s
 	c := pdnode.Config{
 		Program: name, PD: p.config, Entry: p.entry, Role: s.role,
 		Adapter: s.adapter, Contract: contract, Layout: layout, ServedModel: s.ServedModel, MaxModelTokens: s.MaxModelLen,
-		PrefixCaching: s.PrefixCaching, AutoFence: s.AutoFence, Provider: p.provider, Options: p.options,
+		PrefixCaching: s.PrefixCaching, AutoFence: s.AutoFence, ControlSecret: p.secret, Provider: p.provider, Options: p.options,
 		Engine: func(contract *pd.Contract, digest string, memory pdnode.Memory) (engine.PD, lease.Allocator) {
 			copier := func(r pd.Rank, c pd.ComponentID) reference.Copier { return memory.Copier(r, c) }
 			n.engine = newEngine(s, contract, digest, layout, memory.Memory, copier, n.hashed)
