@@ -72,6 +72,7 @@ conformance-mooncake: ## the data plane over the library PYPTO_MOONCAKE_LIBRARY 
 	@test -n "$$PYPTO_MOONCAKE_LIBRARY" || { echo "set PYPTO_MOONCAKE_LIBRARY to a libtransfer_engine.so (and PYPTO_MOONCAKE_INCLUDE to its headers)"; exit 2; }
 	$(GO) test -race -count=1 -timeout 20m ./cgo/... ./mooncake ./tests/conformance/abi
 	$(GO) test -race -count=1 ./mooncake -run '^TestIPv6$$' -mooncake.ipv6
+	$(GO) test -race -count=1 -timeout 20m ./tests/e2e -run '^TestTextThroughTheTransferEngineEqualsTheCombinedText$$'
 	$(GO) test -race -count=1 -timeout 4h ./mooncake -run '^TestFaults$$' -mooncake.rounds=$(ROUNDS)
 
 bench-transfer: ## throughput through Go against that of C over the same library, and the cost of Go per segment
