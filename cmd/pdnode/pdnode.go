@@ -320,11 +320,12 @@ func (n *Node) Serve(ctx context.Context) {
 	<-served
 }
 
-// Close ends the data plane. Memory that may still be written is left to the
-// end of the process.
+// Close ends the data plane. An error means that memory may still be written or
+// read: then the boot goes on to hold its lock, and Close may be called again.
 func (n *Node) Close(ctx context.Context) error {
 	var errs []error
 	n.admin.close()
+	n.admin = nil
 	if n.control != nil {
 		errs = append(errs, n.control.Shutdown(ctx))
 	}
@@ -332,7 +333,9 @@ func (n *Node) Close(ctx context.Context) error {
 		n.client.Close()
 	}
 	if n.owners != nil {
-		errs = append(errs, n.owners.Close(ctx))
+		if err := n.owners.Close(ctx); err != nil {
+			return errors.Join(append(errs, err)...)
+		}
 	}
 	if n.children != nil {
 		n.children.Close()
