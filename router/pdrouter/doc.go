@@ -11,7 +11,7 @@
 // has answered that the handoff is over, or is cleared with the boot; a closed
 // connection alone gives nothing back.
 //
-// Goroutines: Run starts one poll loop per node. Each request has, beside the
+// Goroutines: Run starts one poll loop per node, and Reload one for each that is added. Each request has, beside the
 // edge's connection goroutine, one per leg; the prefill leg's may outlive the
 // answer to the client. Each side of a request that did not end by itself has
 // one until its node has confirmed the end. Run waits for all of them.

@@ -24,6 +24,7 @@ var (
 	metricCapacity     = prometheus.NewDesc("pypto_router_node_capacity_requests", "Slots that a node has.", []string{"role", "node"}, nil)
 	metricPolicy       = prometheus.NewDesc("pypto_router_policy", "1 for the policy that chooses pairs.", []string{"policy"}, nil)
 	metricUnauthorized = prometheus.NewDesc("pypto_router_unauthorized_total", "Calls without a valid API key.", nil, nil)
+	metricReloads      = prometheus.NewDesc("pypto_router_reloads_total", "How often pd.json was read again, by what came of it.", []string{"result"}, nil)
 	metricConnections  = prometheus.NewDesc("pypto_router_open_connections", "Client connections that are open.", nil, nil)
 	metricNodeReady    = prometheus.NewDesc("pypto_router_node_ready", "1 for the state that a node is in.", []string{"role", "node", "state"}, nil)
 )
@@ -115,7 +116,10 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(metricSilent, prometheus.GaugeValue, time.Since(heard).Seconds(), role, node)
 	}
 	count(metricUnauthorized, c.router.unauthorized.Load())
-	gauge(metricPolicy, 1, c.router.config.Policy)
+	gauge(metricPolicy, 1, v.Policy)
+	for result, n := range c.router.reloads() {
+		count(metricReloads, n, result)
+	}
 	gauge(metricConnections, c.router.options.Connections())
 	s := c.router.stats
 	s.mu.Lock()

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -145,8 +146,11 @@ func TestAccessLogHasStagesAndNoWordOfTheClient(t *testing.T) {
 		return out
 	}
 	s.ask("POST", "/v1/completions?"+secret, fmt.Sprintf(body, true), headers...)
-	s.untilFree()
-	require.Len(t, lines(), 1)
+	written := func(n int) {
+		t.Helper()
+		require.Eventually(t, func() bool { return len(lines()) == n }, patience, 2*time.Millisecond)
+	}
+	written(1)
 	for _, key := range []string{
 		"request=cmpl-", "kind=completion", "stream=true", "status=200", "state=completed", "handoff=", "prefill=" + string(s.prefills[0].id),
 		"decode=" + string(s.decodes[0].id), "chosen=", "prefilled=", "decode_head=", "first=", "ended=", "events=2", "bytes=",
@@ -154,11 +158,12 @@ func TestAccessLogHasStagesAndNoWordOfTheClient(t *testing.T) {
 		require.Contains(t, lines()[0], key)
 	}
 	s.ask("POST", "/v1/completions", fmt.Sprintf(body, false)+secret, headers...)
+	written(2)
 	s.ask("POST", "/v1/"+secret, "", headers...)
 	s.decodes[0].change(func() { s.decodes[0].post = refuses(pd.Errorf(pd.CodeInternal, "op", "%s", "broken")) })
 	s.ask("POST", "/v1/completions", fmt.Sprintf(body, true), headers...)
+	written(3)
 	s.untilFree()
-	require.Len(t, lines(), 3)
 	require.Contains(t, lines()[1], "code="+pd.CodeInvalidRequest.String())
 	require.Contains(t, lines()[2], "state=failed")
 	require.NotContains(t, log.String(), secret)

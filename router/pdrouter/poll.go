@@ -15,6 +15,9 @@ func (r *Router) poll(ctx context.Context, n *node) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-n.gone:
+			r.options.Log.Info("node left", "side", n.role.String(), "node", n.id)
+			return
 		case <-timer.C:
 		case <-n.ask:
 		}

@@ -22,14 +22,18 @@ type node struct {
 	control control.Target
 	// ask makes the poll loop ask at once.
 	ask chan struct{}
+	// gone is closed when the node has left the pool.
+	gone chan struct{}
 
 	// guarded by pool.mu
-	said   *wire.Node // the last descriptor that fits the configuration
-	unfit  string     // why it cannot serve at all; "" if it can
-	slots  map[slotKey]*slot
-	failed int // polls in a row
-	heard  time.Time
-	chosen int64 // requests that it was ever given
+	// leaving: it is no longer in pd.json; it leaves with its last slot.
+	leaving bool
+	said    *wire.Node // the last descriptor that fits the configuration
+	unfit   string     // why it cannot serve at all; "" if it can
+	slots   map[slotKey]*slot
+	failed  int // polls in a row
+	heard   time.Time
+	chosen  int64 // requests that it was ever given
 }
 
 // slotKey names a handoff on one life of a node.
@@ -73,21 +77,21 @@ type pair struct {
 // pool is all nodes, their slots, and who waits for one.
 type pool struct {
 	// constant
-	prefills []*node
-	decodes  []*node
 	run      pd.RunID
 	capacity int
-	choose   policy
 	queue    QueueOptions
 	// patience is handoff_timeout.
 	patience time.Duration
 
 	mu sync.Mutex
 	// guarded by mu
-	turn    turn
-	reports *reports
+	prefills []*node
+	decodes  []*node
+	policy   string
+	turn     turn
+	reports  *reports
 	// fits caches mismatch by prefill and decode index; it is made anew when a
-	// descriptor changes.
+	// descriptor or the list of nodes changes.
 	fits    [][]string
 	waiting []*waiter
 	peak    int
@@ -102,30 +106,33 @@ type waiter struct {
 }
 
 func newPool(c *config.Config, q QueueOptions) *pool {
-	p := &pool{run: c.Run(), capacity: c.Capacity, choose: policies[c.Policy], queue: q, patience: c.HandoffTimeout}
-	if c.Policy == policyPrefix {
-		p.reports = newReports()
+	p := &pool{run: c.Run(), capacity: c.Capacity, queue: q, patience: c.HandoffTimeout}
+	p.setPolicyLocked(c.Policy)
+	for _, e := range c.Prefill {
+		p.prefills = append(p.prefills, newNode(e))
 	}
-	nodes := func(role pd.Role) []*node {
-		var out []*node
-		for _, e := range c.Entries(role) {
-			out = append(out, &node{
-				role: role, id: e.NodeID, address: e.HTTPAddress(),
-				control: control.Target{Node: e.NodeID, Address: e.ControlAddress()},
-				ask:     make(chan struct{}, 1), unfit: "not asked yet", slots: map[slotKey]*slot{},
-			})
-		}
-		return out
+	for _, e := range c.Decode {
+		p.decodes = append(p.decodes, newNode(e))
 	}
-	p.prefills, p.decodes = nodes(pd.Prefill), nodes(pd.Decode)
-	p.fits = make([][]string, len(p.prefills))
-	for i := range p.fits {
-		p.fits[i] = make([]string, len(p.decodes))
-	}
+	p.compareLocked()
 	return p
 }
 
-func (p *pool) nodes() []*node { return slices.Concat(p.prefills, p.decodes) }
+func newNode(e config.Entry) *node {
+	return &node{
+		role: e.Role, id: e.NodeID, address: e.HTTPAddress(),
+		control: control.Target{Node: e.NodeID, Address: e.ControlAddress()},
+		ask:     make(chan struct{}, 1), gone: make(chan struct{}), unfit: "not asked yet", slots: map[slotKey]*slot{},
+	}
+}
+
+func (p *pool) nodesLocked() []*node { return slices.Concat(p.prefills, p.decodes) }
+
+func (p *pool) nodes() []*node {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.nodesLocked()
+}
 
 // acquire takes a slot on both nodes of a pair. Errors are CodeNoPair where no
 // pair serves, CodeBusy where all of them are full, or the context's cause.
@@ -186,7 +193,7 @@ func (p *pool) takeLocked(request pd.RequestID, leads []lead) *pair {
 	if len(leads) > 0 {
 		q.lead = leads[0]
 	}
-	i, j, ok := p.choose(&q)
+	i, j, ok := policies[p.policy](&q)
 	if !ok {
 		return nil
 	}
@@ -207,7 +214,10 @@ func (p *pool) takeLocked(request pd.RequestID, leads []lead) *pair {
 
 // leadsOf reads of a prompt what the policy wants to know; nil if nothing.
 func (p *pool) leadsOf(body []byte) []lead {
-	if p.reports == nil {
+	p.mu.Lock()
+	wanted := p.reports != nil
+	p.mu.Unlock()
+	if !wanted {
 		return nil
 	}
 	return leadsOf(body)
@@ -227,6 +237,8 @@ func (p *pool) activeLocked(n *node) int { return len(n.slots) }
 // node that is only full is fit.
 func (p *pool) stateLocked(n *node) string {
 	switch {
+	case n.leaving:
+		return "it is no longer in pd.json and leaves with its last request"
 	case n.unfit != "":
 		return n.unfit
 	case n.said == nil:
@@ -280,11 +292,15 @@ func (p *pool) heard(n *node, said *wire.Node) {
 	if changed {
 		p.compareLocked()
 	}
+	p.leaveLocked()
 	p.grantLocked()
 }
 
+// compareLocked says of each pair what keeps it from being one.
 func (p *pool) compareLocked() {
+	p.fits = make([][]string, len(p.prefills))
 	for i, a := range p.prefills {
+		p.fits[i] = make([]string, len(p.decodes))
 		for j, b := range p.decodes {
 			if a.said != nil && b.said != nil {
 				p.fits[i][j] = mismatch(a.said, b.said)
@@ -330,6 +346,7 @@ func (p *pool) free(n *node, boot pd.BootID, h pd.HandoffID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(n.slots, slotKey{boot, h})
+	p.leaveLocked()
 	p.grantLocked()
 }
 
@@ -350,7 +367,7 @@ func (p *pool) unconfirm(n *node, boot pd.BootID, h pd.HandoffID) bool {
 func (p *pool) taken() (running, unconfirmed int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, n := range p.nodes() {
+	for _, n := range p.nodesLocked() {
 		for _, s := range n.slots {
 			if s.unconfirmed {
 				unconfirmed++
@@ -397,7 +414,10 @@ type nodeView struct {
 }
 
 // The states of nodeView beside those that a node gives itself.
-const stateUnreachable = "UNREACHABLE"
+const (
+	stateUnreachable = "UNREACHABLE"
+	stateLeaving     = "LEAVING"
+)
 
 type poolView struct {
 	Pairs   int
@@ -406,6 +426,7 @@ type poolView struct {
 	Peak    int
 	// Mismatch is why two nodes that could serve are no pair, if no pair serves.
 	Mismatch string
+	Policy   string
 	// Models are the served names, each once, with their limit.
 	Models map[string]int
 }
@@ -435,8 +456,8 @@ func (p *pool) unpairedLocked(n *node) string {
 func (p *pool) view() poolView {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	v := poolView{Pairs: p.pairsLocked(), Waiting: len(p.waiting), Peak: p.peak, Models: map[string]int{}}
-	for _, n := range p.nodes() {
+	v := poolView{Pairs: p.pairsLocked(), Waiting: len(p.waiting), Peak: p.peak, Policy: p.policy, Models: map[string]int{}}
+	for _, n := range p.nodesLocked() {
 		w := nodeView{Role: n.role, Node: n.id, Boot: n.boot(), State: stateUnreachable, Active: p.activeLocked(n), Capacity: p.capacity, Reason: n.unfit, requests: n.chosen, heard: n.heard}
 		for _, s := range n.slots {
 			if s.unconfirmed {
@@ -447,7 +468,10 @@ func (p *pool) view() poolView {
 			w.State, w.Reason = n.said.Health.String(), n.said.Reason
 			v.Models[n.said.ServedModel] = n.said.MaxModelTokens
 		}
-		if p.stateLocked(n) == "" {
+		switch {
+		case n.leaving:
+			w.State, w.Reason = stateLeaving, p.stateLocked(n)
+		case p.stateLocked(n) == "":
 			w.Reason = p.unpairedLocked(n)
 		}
 		v.Nodes = append(v.Nodes, w)

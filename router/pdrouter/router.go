@@ -85,6 +85,8 @@ type Router struct {
 
 	draining     atomic.Bool
 	unauthorized atomic.Int64
+	polling      polling
+	polls        sync.WaitGroup
 	// calls are running generations, tasks what may outlive them.
 	calls sync.WaitGroup
 	tasks sync.WaitGroup
@@ -125,11 +127,10 @@ func New(o Options) *Router {
 func (r *Router) Run(ctx context.Context) {
 	stopped := context.AfterFunc(ctx, r.stop)
 	defer stopped()
-	var polls sync.WaitGroup
-	for _, n := range r.pool.nodes() {
-		polls.Go(func() { r.poll(r.base, n) })
-	}
-	polls.Wait()
+	r.polling.begin(r.pool.nodes(), r.startPoll)
+	<-r.base.Done()
+	r.polling.end()
+	r.polls.Wait()
 	r.calls.Wait()
 	r.tasks.Wait()
 	r.legs.Close()

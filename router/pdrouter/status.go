@@ -25,6 +25,8 @@ type healthBody struct {
 	Active          int        `json:"active"`
 	Waiting         int        `json:"waiting"`
 	Nodes           []nodeView `json:"nodes"`
+	// Reload is what came of reading pd.json again, if that was ever done.
+	Reload *reload `json:"last_reload,omitempty"`
 }
 
 // health is 200 only while at least one pair serves, full or not.
@@ -33,6 +35,7 @@ func (r *Router) health(c *edge.Call) {
 	b := healthBody{
 		Status: "ok", ProtocolVersion: pd.ProtocolVersion, Run: r.config.Run(), Boot: r.options.Boot,
 		Pairs: v.Pairs, Active: r.stats.running(), Waiting: v.Waiting, Nodes: v.Nodes,
+		Reload: r.lastReload(),
 	}
 	status := 200
 	switch {

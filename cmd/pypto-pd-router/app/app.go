@@ -98,7 +98,9 @@ func run(ctx context.Context, f flags, c *config.Config, files files, env []stri
 		Record: func(e pdrouter.Event) { j.Emit(eventOf(e)) },
 	})
 	serving.Go(func() { r.Run(life) })
-	serving.Go(func() { hangUps(life, signals, func() error { return files.reload(log) }, log) })
+	serving.Go(func() {
+		hangUps(life, signals, func() error { return errors.Join(files.reload(log), reread(f.PDConfig, r)) }, log)
+	})
 	served := make(chan error, 1)
 	serving.Go(func() { served <- listener.Serve(r.Handle) })
 	j.Emit(journal.Event{Event: journal.ServiceReady})

@@ -9,8 +9,10 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/hw-native-sys/pypto-pd/pd/config"
 	"github.com/hw-native-sys/pypto-pd/pd/control"
 	"github.com/hw-native-sys/pypto-pd/pd/edge"
+	"github.com/hw-native-sys/pypto-pd/router/pdrouter"
 	"github.com/hw-native-sys/pypto-pd/router/relay"
 )
 
@@ -65,6 +67,9 @@ func (f files) reload(log *slog.Logger) error {
 	return errors.Join(all...)
 }
 
+// reread takes the next version of pd.json in.
+func reread(path string, r *pdrouter.Router) error { return r.Reload(config.Load(path)) }
+
 // hangUps calls reload for every SIGHUP until the context ends.
 func hangUps(ctx context.Context, signals chan os.Signal, reload func() error, log *slog.Logger) {
 	for {
@@ -73,7 +78,7 @@ func hangUps(ctx context.Context, signals chan os.Signal, reload func() error, l
 			return
 		case <-signals:
 			if err := reload(); err != nil {
-				log.Error("reload refused, what was in use stays", "error", err)
+				log.Error("not everything could be read again; that stays as it was", "error", err)
 			}
 		}
 	}

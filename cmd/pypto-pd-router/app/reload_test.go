@@ -147,7 +147,7 @@ func TestHangUpReadsCertificateAndKeysAgain(t *testing.T) {
 	writeCertificate(t, certFile, keyFile, 2)
 	require.NoError(t, os.WriteFile(apiKeys, []byte("x"), 0o600))
 	hangUp(t)
-	r.log.until(t, "reload refused", 1)
+	r.log.until(t, "not everything could be read again", 1)
 	second := dial()
 	require.Equal(t, 503, models(second, "sk-0123456789abcdef"))
 	require.EqualValues(t, 2, second.ConnectionState().PeerCertificates[0].SerialNumber.Int64())
@@ -158,4 +158,37 @@ func TestHangUpReadsCertificateAndKeysAgain(t *testing.T) {
 	require.Equal(t, 401, models(first, "sk-0123456789abcdef"))
 	require.Equal(t, 503, models(first, "sk-fedcba9876543210"))
 	require.NotContains(t, r.log.String(), "sk-")
+}
+
+func TestHangUpReadsPDConfigAgain(t *testing.T) {
+	root := t.TempDir()
+	text := func(nodes string) []byte {
+		return []byte(`{"runtime":{"run_id":"run","prefill":[{"host":"127.0.0.1","port":1}],"decode":[` + nodes + `]},"observability":{"root":"` + root + `"}}`)
+	}
+	path := write(t, string(text(`{"host":"127.0.0.1","port":2}`)))
+	r := start(t, "--pd-config", path)
+	health := func() string {
+		nc, err := net.Dial("tcp", r.address)
+		require.NoError(t, err)
+		defer nc.Close()
+		_, body := get(t, nc, "/health")
+		return body
+	}
+	require.NotContains(t, health(), "last_reload")
+	require.NoError(t, os.WriteFile(path, text(`{"host":"127.0.0.1","port":3}`), 0o600))
+	hangUp(t)
+	r.log.until(t, "added decode node 127.0.0.1:3, removed decode node 127.0.0.1:2", 1)
+	body := health()
+	require.Contains(t, body, `"last_reload":{"result":"applied"`)
+	require.Contains(t, body, `"node_id":"127.0.0.1:3"`)
+	require.NotContains(t, body, `"node_id":"127.0.0.1:2"`)
+
+	for i, bad := range []string{strings.ReplaceAll(string(text(`{"host":"127.0.0.1","port":3}`)), `"run_id":"run",`, ""), `{"runtime":`, string(text(`{"host":"127.0.0.1","port":3,"control_port":9}`))} {
+		require.NoError(t, os.WriteFile(path, []byte(bad), 0o600))
+		hangUp(t)
+		r.log.until(t, "not everything could be read again", i+1)
+		require.Contains(t, health(), `"last_reload":{"result":"refused"`)
+		require.Contains(t, health(), `"node_id":"127.0.0.1:3"`)
+	}
+	require.Contains(t, health(), "control port 9")
 }
