@@ -12,7 +12,7 @@ comma    := ,
 SOURCES  := adapter cgo cmd examples mooncake pd router tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build lib test nocgo lint fuzz sim model bench gen verify dist conformance-mooncake bench-transfer
+.PHONY: help demo build lib test nocgo lint fuzz sim model bench gen verify dist e2e-openai conformance-mooncake bench-transfer
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -34,6 +34,9 @@ lib: ## libpypto-pd.so, for servers in other languages, into bin/
 
 test: ## every test, with the race detector
 	$(GO) test -race -timeout 25m ./...
+
+e2e-openai: ## the official OpenAI clients for Python, Node and Go, installed for the run, against a router with its nodes
+	$(GO) test -count=1 -timeout 10m ./tests/openai -openai.clients
 
 nocgo: ## build and test without cgo, and build for arm64
 	CGO_ENABLED=0 $(GO) vet ./...
