@@ -325,6 +325,7 @@ func TestInternalErrorsKeepTheirTextInside(t *testing.T) {
 	require.Equal(t, "internal", code)
 }
 
+// Behaviour 148.
 func TestLateFailureIsOneErrorEventThenTheEnd(t *testing.T) {
 	fail := pd.Errorf(pd.CodeDecodeExhausted, "decode", "no page is left")
 	outputs := []engine.Output{{Tokens: []pd.Token{3}, Text: "he"}, {Finish: pd.FinishFailed, Err: fail}}
