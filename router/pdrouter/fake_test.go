@@ -35,7 +35,7 @@ const patience = 20 * time.Second
 // standNode is a node that does what its script says, on real sockets.
 type standNode struct {
 	control.Service // nil: a router calls nothing but Node, Status and Abort
-	t               *testing.T
+	t               testing.TB
 	role            pd.Role
 	port            int
 	controlPort     int
@@ -78,7 +78,7 @@ func contract() pd.Contract {
 	}
 }
 
-func newStandNode(t *testing.T, role pd.Role) *standNode {
+func newStandNode(t testing.TB, role pd.Role) *standNode {
 	t.Helper()
 	n := &standNode{t: t, role: role, posts: make(chan received, 256), aborts: make(chan wire.Abort, 256)}
 	var err error
@@ -200,7 +200,7 @@ func refuses(err error) edge.Handler { return func(c *edge.Call) { relay.ReplyEr
 
 // stand is a router over standNodes.
 type stand struct {
-	t        *testing.T
+	t        testing.TB
 	router   *Router
 	server   *edge.Server
 	address  string
@@ -220,13 +220,20 @@ type settings struct {
 	keys              *relay.Keys
 	// before runs before the nodes and the router start.
 	before func(*stand)
+	// tap, if set, changes a node before its place in pd.json is written.
+	tap func(*standNode)
+	// server bounds the router's port.
+	server edge.ServerConfig
 	// unready: do not wait for pairs.
 	unready bool
 }
 
-func newStand(t *testing.T, o settings) *stand {
+func newStand(t testing.TB, o settings) *stand {
 	t.Helper()
 	s := &stand{t: t}
+	if o.tap == nil {
+		o.tap = func(*standNode) {}
+	}
 	type entry struct {
 		Host        string `json:"host"`
 		Port        int    `json:"port"`
@@ -256,11 +263,13 @@ func newStand(t *testing.T, o settings) *stand {
 	}
 	for range max(o.prefills, 1) {
 		n := newStandNode(t, pd.Prefill)
+		o.tap(n)
 		s.prefills = append(s.prefills, n)
 		r.Prefill = append(r.Prefill, entry{"127.0.0.1", n.port, n.controlPort})
 	}
 	for range max(o.decodes, 1) {
 		n := newStandNode(t, pd.Decode)
+		o.tap(n)
 		s.decodes = append(s.decodes, n)
 		r.Decode = append(r.Decode, entry{"127.0.0.1", n.port, n.controlPort})
 	}
@@ -278,7 +287,8 @@ func newStand(t *testing.T, o settings) *stand {
 		n.start()
 	}
 	s.router = New(Options{Config: c, Boot: pd.NewBootID(), PollInterval: 50 * time.Millisecond, PollTimeout: 500 * time.Millisecond, Queue: o.queue, Log: o.log, Keys: o.keys})
-	s.server, err = edge.Listen(edge.ServerConfig{Address: "127.0.0.1:0", Refuse: relay.Refuse})
+	o.server.Address, o.server.Refuse = "127.0.0.1:0", relay.Refuse
+	s.server, err = edge.Listen(o.server)
 	require.NoError(t, err)
 	s.address = s.server.Addr().String()
 	served, ran := make(chan error, 1), make(chan struct{})
@@ -358,7 +368,7 @@ func (s *stand) ask(method, target, body string, header ...string) (*http.Respon
 	return s.read(nc)
 }
 
-func take[T any](t *testing.T, ch <-chan T) T {
+func take[T any](t testing.TB, ch <-chan T) T {
 	t.Helper()
 	select {
 	case v := <-ch:
@@ -369,7 +379,7 @@ func take[T any](t *testing.T, ch <-chan T) T {
 	}
 }
 
-func codeOf(t *testing.T, body string) string {
+func codeOf(t testing.TB, body string) string {
 	t.Helper()
 	var e struct{ Error struct{ Code string } }
 	require.NoError(t, json.Unmarshal([]byte(body), &e), "%s", body)
