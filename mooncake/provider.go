@@ -215,6 +215,23 @@ func (p *Provider) libraryOptions(env map[string]string) te.Options {
 	return te.Options{Path: p.options.Library, Env: env, AllowGoRuntime: p.options.AllowGoRuntime}
 }
 
+// Locate says whether the libraries are there for this program to load, and
+// loads nothing. The error has CodeNativeLibraryMissing.
+func (p *Provider) Locate() error {
+	_, err := te.Identify(p.libraryOptions(nil))
+	if err == nil && p.options.Protocol == Ascend {
+		_, err = acl.Identify(p.runtimeOptions())
+	}
+	if err != nil {
+		return &pd.Error{Op: "find mooncake", Code: pd.CodeNativeLibraryMissing, Text: "libtransfer_engine.so cannot be used", Err: err}
+	}
+	return nil
+}
+
+func (p *Provider) runtimeOptions() acl.Options {
+	return acl.Options{Path: p.options.AscendLibrary, AllowGoRuntime: p.options.AllowGoRuntime}
+}
+
 // Stats counts what went wrong.
 func (p *Provider) Stats() Stats {
 	return Stats{
@@ -238,7 +255,7 @@ func (p *Provider) load(hostname string) (*te.API, *acl.API, error) {
 	}
 	var device *acl.API
 	if p.options.Protocol == Ascend {
-		device, err = acl.Load(acl.Options{Path: p.options.AscendLibrary, AllowGoRuntime: p.options.AllowGoRuntime})
+		device, err = acl.Load(p.runtimeOptions())
 		if err != nil {
 			return nil, nil, &pd.Error{Op: op, Code: pd.CodeNativeLibraryMissing, Err: err}
 		}

@@ -17,6 +17,15 @@ type Options struct {
 	AllowGoRuntime bool
 }
 
+// Identify says which file Load would load, and loads nothing. Built without cgo
+// it answers dl.ErrNoCgo, as Load does.
+func Identify(o Options) (dl.Info, error) {
+	if !dl.Available {
+		return dl.Info{}, dl.ErrNoCgo
+	}
+	return dl.Identify(o.request())
+}
+
 func (o *Options) request() dl.Request {
 	return dl.Request{
 		What: "Ascend runtime", Path: o.Path, Env: EnvLibrary,

@@ -36,7 +36,13 @@ func (o *Options) request() dl.Request {
 }
 
 // Identify says which file Load would load, with its digest, and loads nothing.
-func Identify(o Options) (dl.Info, error) { return dl.Identify(o.request()) }
+// Built without cgo it answers dl.ErrNoCgo, as Load does.
+func Identify(o Options) (dl.Info, error) {
+	if !dl.Available {
+		return dl.Info{}, dl.ErrNoCgo
+	}
+	return dl.Identify(o.request())
+}
 
 // Opcode says which way bytes go.
 type Opcode int

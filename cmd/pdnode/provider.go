@@ -2,10 +2,12 @@ package pdnode
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
+	"github.com/hw-native-sys/pypto-pd/cgo/dl"
 	"github.com/hw-native-sys/pypto-pd/mooncake"
 	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/strictjson"
@@ -34,6 +36,20 @@ func Provider(name, options string, log *slog.Logger) (transfer.Provider, error)
 		return mooncake.New(mooncake.Options{Protocol: o.Protocol, Library: o.Library, AscendLibrary: o.AscendLibrary, Log: log})
 	}
 	return nil, fmt.Errorf("provider %q is unknown", name)
+}
+
+// Locate says whether what a provider needs is on this machine, before a node
+// writes, binds or starts anything.
+func Locate(p transfer.Provider) error {
+	m, ok := p.(*mooncake.Provider)
+	if !ok {
+		return nil
+	}
+	err := m.Locate()
+	if errors.Is(err, dl.ErrNoCgo) {
+		err = fmt.Errorf("%w, or set \"provider\": \"simulator\" in pd.json to run without it", err)
+	}
+	return err
 }
 
 // NewArena makes the memory that a provider moves, where it is not just any

@@ -61,17 +61,18 @@ func blocksOf(page, text string) ([]block, error) {
 	return out, nil
 }
 
-var makeLine = regexp.MustCompile(`^make( [a-z]+)+$`)
+var makeLine = regexp.MustCompile(`^(?:[A-Z_]+=\S+ )*make((?: [a-z-]+)+)$`)
 
 // makes gives the verbs of a block that is nothing but make.
 func (b block) makes() []string {
 	var verbs []string
 	for line := range strings.Lines(b.text) {
 		line = strings.TrimSpace(line)
-		if !makeLine.MatchString(line) {
+		m := makeLine.FindStringSubmatch(line)
+		if m == nil {
 			return nil
 		}
-		verbs = append(verbs, strings.Fields(line)[1:]...)
+		verbs = append(verbs, strings.Fields(m[1])...)
 	}
 	return verbs
 }

@@ -45,10 +45,7 @@ func Run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 	if err == nil {
 		return program.Done
 	}
-	switch pd.CodeOf(err) {
-	case pd.CodeNativeLibraryMissing:
-		return program.Complain(name, stderr, program.Usage, fmt.Errorf("%w; set \"provider\": \"simulator\" in pd.json to run without it", err))
-	case pd.CodeInvalidConfig:
+	if code := pd.CodeOf(err); code == pd.CodeNativeLibraryMissing || code == pd.CodeInvalidConfig {
 		return program.Complain(name, stderr, program.Usage, err)
 	}
 	return program.Complain(name, stderr, program.Failed, err)

@@ -68,6 +68,9 @@ func loadEntry(s *settings, stderr io.Writer) (*pdEntry, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := pdnode.Locate(p); err != nil {
+		return nil, err
+	}
 	out := &pdEntry{config: c, entry: e, provider: p, options: options}
 	if s.ControlSecretFile != "" {
 		if out.secret, err = control.LoadSecret(s.ControlSecretFile); err != nil {
