@@ -80,7 +80,7 @@ func (p *callParser) feed(text string) ([]piece, error) {
 func (p *callParser) end() ([]piece, bool) {
 	p.out = p.out[:0]
 	if p.place == inText {
-		p.say(p.held)
+		p.say(p.trim(p.held))
 		p.held = ""
 	}
 	return p.out, p.place == inText && p.whole > 0
@@ -92,13 +92,13 @@ func (p *callParser) step() (more bool, err error) {
 	case inText:
 		before, after, opens := strings.Cut(p.held, callOpens)
 		if opens {
-			p.say(before)
+			p.say(p.trim(before))
 			p.held, p.place = after, inHead
 			return true, nil
 		}
-		keep := overlap(p.held, callOpens)
-		p.say(p.held[:len(p.held)-keep])
-		p.held = p.held[len(p.held)-keep:]
+		now := p.trim(p.held[:len(p.held)-overlap(p.held, callOpens)])
+		p.say(now)
+		p.held = p.held[len(now):]
 	case inHead:
 		m := callHead.FindStringSubmatch(p.held)
 		if m == nil || len(m[0]) == len(p.held) {
@@ -168,11 +168,16 @@ func (p *callParser) arguments() (n int, over bool) {
 	return len(p.held), false
 }
 
-// say gives content away. Space around calls is the form's, not the model's.
-func (p *callParser) say(text string) {
-	if p.begun > 0 && strings.TrimSpace(text) == "" {
-		return
+// trim leaves out space at the end of a text behind a call: it belongs to the
+// form, unless more text follows.
+func (p *callParser) trim(text string) string {
+	if p.begun == 0 {
+		return text
 	}
+	return strings.TrimRight(text, " \t\r\n")
+}
+
+func (p *callParser) say(text string) {
 	if text != "" {
 		p.out = append(p.out, piece{content: text})
 	}

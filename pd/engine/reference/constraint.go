@@ -29,6 +29,9 @@ func (e *Engine) OutputParser() string { return engine.ParserTagged }
 // than what the constraint allows: JSON has no spaces, members stand in the
 // schema's order, lists and strings are short.
 func compile(constraint string) (*grammar, error) {
+	if len(constraint) > maxConstraintBytes {
+		return nil, unsupportedSchema("", "the schemas are larger than this engine compiles")
+	}
 	var c engine.Constraint
 	if err := json.Unmarshal([]byte(constraint), &c); err != nil {
 		return nil, &pd.Error{Op: "compile constraint", Code: pd.CodeInvalidRequest, Text: "the constraint is not readable", Err: err}
@@ -48,6 +51,10 @@ func compile(constraint string) (*grammar, error) {
 func unsupportedSchema(param, text string) error {
 	return &pd.Error{Op: "compile constraint", Code: pd.CodeUnsupported, Text: text, Param: param}
 }
+
+// maxConstraintBytes bounds what is compiled while other requests wait for the
+// step loop.
+const maxConstraintBytes = 256 << 10
 
 // maxNodes bounds a compiled grammar.
 const maxNodes = 1 << 13

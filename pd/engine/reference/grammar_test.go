@@ -228,6 +228,8 @@ func TestCallsAreRequiredOrChosen(t *testing.T) {
 }
 
 func TestWhatNoGrammarCanBindIsNamed(t *testing.T) {
+	_, err := compile(`{"format":{"schema":{"description":"` + strings.Repeat("x", maxConstraintBytes) + `"}}}`)
+	require.ErrorIs(t, err, pd.CodeUnsupported)
 	for schema, param := range map[string]string{
 		`{"type":"string","pattern":"a+"}`:                                 "format.pattern",
 		`{"type":"object","properties":{"a":{"not":{}}},"required":["a"]}`: "format.properties.a.not",
