@@ -94,6 +94,7 @@ func TestExpectContinueIsAnsweredBeforeTheBody(t *testing.T) {
 	require.True(t, strings.HasSuffix(body, "\nok"))
 }
 
+// Case B36.
 func TestAmbiguousFramingIsRefusedAndHiddenRequestsAreNotServed(t *testing.T) {
 	served := make(chan string, 64)
 	_, address := serve(t, edge.ServerConfig{}, func(c *edge.Call) {

@@ -42,6 +42,7 @@ func (r *reader) message(param string) error {
 			return err
 		case "tool_calls":
 			if r.d.PeekKind() == '[' {
+				m.ToolCalls = nil // of two lists the last counts
 				return r.array(param+".tool_calls", func(i int) error { return r.toolCall(indexed(param+".tool_calls", i)) })
 			}
 		case "tool_call_id":

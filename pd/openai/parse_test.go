@@ -12,6 +12,7 @@ import (
 
 func ptr[T any](v T) *T { return &v }
 
+// Case B50: of equal keys the last counts, for routers and nodes alike.
 func TestParseReadsTheFactsOfABody(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind Kind
@@ -58,6 +59,14 @@ func TestParseReadsTheFactsOfABody(t *testing.T) {
 			Completion, `{"prompt":"a","stream":false,"n":2,"stream":true,"prompt":[7],"n":null,"str\u0065am":true}`,
 			Facts{Tokens: []pd.Token{7}, Prompts: 1, Stream: true},
 		},
+		"the last of equal keys counts within, too": {
+			Chat,
+			`{"messages":[{"role":"assistant","tool_calls":[{"function":{"name":"a"}}],"tool_calls":[{"function":{"name":"b"}}]}],
+			  "tools":[{"function":{"name":"a","description":"d"},"function":{"name":"b"}}],"tools":[{"function":{"name":"c","description":"d"},"function":{"name":"e"}}]}`,
+			Facts{
+				Messages: []Message{{Role: "assistant", ToolCalls: []ToolCall{{Name: "b"}}}}, Prompts: 1, Tools: 1, Declared: []Tool{{Name: "e"}},
+			},
+		},
 		"names are compared exactly": {
 			Completion, `{"prompt":"a","Stream":true,"STOP":5}`,
 			Facts{Text: ptr("a"), Prompts: 1},
@@ -89,6 +98,7 @@ func TestParseReadsTheFactsOfABody(t *testing.T) {
 	}
 }
 
+// Case B37: a deep body is refused, and ends nothing.
 func TestParseErrorsNameTheField(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind  Kind

@@ -130,7 +130,7 @@ func (r *reader) tool(at string) error {
 			kind, err = r.string(at + ".type")
 			return err
 		case "function":
-			seen = true
+			seen, t = true, Tool{}
 			return r.function(at+".function", &t)
 		}
 		return r.skip()

@@ -20,7 +20,7 @@ const shown = "1-11 13-21 27-59 61-65 68-72 74-80 81-88 91-108 110 126-130 132-1
 // What went wrong elsewhere is a case of the case-book. A test that shows what
 // becomes of it here is named after it and has a comment "Case B02" or "Cases B03,
 // B04 and B10". These must have one.
-const shownCases = "B02 B03 B04 B05 B06 B10 B11 B22 B24 B27 B29"
+const shownCases = "B02 B03 B04 B05 B06 B08 B10 B11 B22 B24 B27 B29 B36 B37 B50"
 
 // Numbers that decisions of the design have made void or that are shown under
 // another number.
