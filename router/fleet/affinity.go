@@ -64,6 +64,7 @@ const (
 	missEnd
 )
 
+// String is the name as logs, metrics and tests have it.
 func (m Miss) String() string {
 	if m < MissNew || m >= missEnd {
 		return "invalid"

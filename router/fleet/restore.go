@@ -17,6 +17,7 @@ const (
 	AdoptReady
 )
 
+// String is the name as logs, metrics and tests have it.
 func (a Action) String() string {
 	if a < Hold || a > AdoptReady {
 		return "invalid"

@@ -20,6 +20,7 @@ const (
 	stateEnd
 )
 
+// String is the name as logs, metrics and tests have it.
 func (s State) String() string {
 	if s < Free || s >= stateEnd {
 		return "invalid"
@@ -94,6 +95,7 @@ const (
 	eventEnd
 )
 
+// String is the name as logs, metrics and tests have it.
 func (k EventKind) String() string {
 	if k < LaunchOrdered || k >= eventEnd {
 		return "invalid"
@@ -138,6 +140,7 @@ const (
 	effectEnd
 )
 
+// String is the name as logs, metrics and tests have it.
 func (k EffectKind) String() string {
 	if k < Persist || k >= effectEnd {
 		return "invalid"
