@@ -111,6 +111,26 @@ func TestWhatTheEngineCannotBindIsRefusedWithItsPlaceInTheBody(t *testing.T) {
 	}
 }
 
+// The grammar's seed needs a grammar: decode compiles before it reserves.
+func TestDecodeRefusesEarlyWhatItCannotBind(t *testing.T) {
+	g := &scripted{outputs: says("{}")}
+	n := start(t, serve.Config{Role: pd.Decode, Self: decodePeer, Run: "run", Generator: g, Model: boundModel{}})
+	headers := routed(decodePeer, prefillPeer)
+	headers["X-PD-Request-Id"] = "chatcmpl-" + hexID
+	schema := func(keyword string) string {
+		return asks + `"response_format":{"type":"json_schema","json_schema":{"schema":{"` + keyword + `":"x"}}}}`
+	}
+	r, body := n.ask(t, "POST", "/v1/chat/completions", schema("pattern"), lines(headers)...)
+	require.Equal(t, 400, r.StatusCode, body)
+	_, _, param, _ := errorOf(t, body)
+	require.Equal(t, "response_format.json_schema.schema.pattern", param)
+	require.Empty(t, g.requests)
+
+	r, body = n.ask(t, "POST", "/v1/chat/completions", schema("title"), lines(headers)...)
+	require.Equal(t, 200, r.StatusCode, body)
+	require.Equal(t, pd.Continuation{}, g.last(t).Continuation, "what decode obeys is prefill's text")
+}
+
 // callText is what a model says that calls f with arguments beyond ASCII, and
 // then g.
 var callText = []string{

@@ -82,6 +82,20 @@ func (s *Server) constrain(f *openai.Facts, c *pd.Continuation) error {
 	return err
 }
 
+// checkBound compiles on a decode node what prefill will send it, so that a
+// constraint which this node cannot obey is refused before any memory is
+// reserved. What decode obeys is prefill's text all the same.
+func (s *Server) checkBound(f *openai.Facts, body []byte) error {
+	if !f.CallsTools() && (f.ResponseFormat == "" || f.ResponseFormat == "text") {
+		return nil
+	}
+	whole, err := openai.Parse(f.Kind, body)
+	if err != nil {
+		return err
+	}
+	return s.constrain(whole, &pd.Continuation{})
+}
+
 // tools are the tools that a request declares, for prompt and grammar.
 func tools(f *openai.Facts) []engine.Tool {
 	var out []engine.Tool

@@ -25,7 +25,7 @@ func (s *Server) read(kind openai.Kind, body []byte) (*openai.Facts, pd.Continua
 		return nil, pd.Continuation{}, err
 	}
 	if s.config.Role == pd.Decode {
-		return f, pd.Continuation{Stream: f.Stream}, nil
+		return f, pd.Continuation{Stream: f.Stream}, s.checkBound(f, body)
 	}
 	c, err := s.prepare(f)
 	return f, c, err
