@@ -64,8 +64,8 @@
 //	unconfirmed  ProbeOK           ready         only if unreachable-at-startup
 //	unconfirmed  ProbeAnswered     starting      only if unreachable-at-startup
 //	unconfirmed  ProbeFailed       unconfirmed
-//	unconfirmed  RemoveOrdered     stopping
-//	unconfirmed  ForceReleased     free
+//	unconfirmed  RemoveOrdered     stopping      not if not-declared: see ReleaseRecord
+//	unconfirmed  ForceReleased     free          not if not-declared
 //	abandoned    LaunchOrdered     launching     by an operator only; strikes are forgotten
 //
 // # Invariants

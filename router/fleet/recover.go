@@ -58,11 +58,16 @@ func decide(c *Config, e StateEntry, answer Answer, reason Reason, now time.Time
 	e.Reason = NotDeclaredReason
 	*kept = append(*kept, e)
 	for _, s := range c.Slots {
-		// Its own name counts too: the file can record a slot once only.
-		if s.Name == e.Slot || c.Hosts[s.Host].Name == e.Host && slices.ContainsFunc(s.Devices, func(d int) bool { return slices.Contains(e.Devices, d) }) {
+		if overlaps(c, s, e) {
 			add(Decision{Slot: s.Name, Action: Hold, Reason: NotDeclaredReason, Instance: heldInstance(e, s.Name), Since: e.Since})
 		}
 	}
+}
+
+// overlaps says that a record that is not the slot's keeps it from use. The name
+// counts beside the devices: a file can record a slot once only.
+func overlaps(c *Config, s Slot, e StateEntry) bool {
+	return s.Name == e.Slot || c.Hosts[s.Host].Name == e.Host && slices.ContainsFunc(s.Devices, func(d int) bool { return slices.Contains(e.Devices, d) })
 }
 
 // heldInstance names what may be in a declared slot because of a record.

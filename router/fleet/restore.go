@@ -2,7 +2,10 @@ package fleet
 
 import (
 	"fmt"
+	"slices"
 	"time"
+
+	"github.com/hw-native-sys/pypto-pd/pd"
 )
 
 // Action is what a restart makes of one recorded group.
@@ -67,4 +70,28 @@ func (m *Machine) adopt(s *slotState, d Decision, now time.Time) []Effect {
 		effects = append(effects, m.ready(s, now)...)
 	}
 	return effects
+}
+
+// ReleaseRecord takes an operator's word that nothing is left of a kept record,
+// by the name of its slot. It gives the records that remain; slots that none of
+// them overlaps are free. The error is a record that does not exist.
+func (m *Machine) ReleaseRecord(c *Config, kept []StateEntry, slot string, now time.Time) ([]StateEntry, []Effect, error) {
+	i := slices.IndexFunc(kept, func(e StateEntry) bool { return e.Slot == slot })
+	if i < 0 {
+		return kept, nil, pd.Errorf(pd.CodeNotFound, "release record", "there is no record of a launch slot %q", slot)
+	}
+	gone, left := kept[i], slices.Delete(slices.Clone(kept), i, i+1)
+	var out []Effect
+	for _, s := range m.slots {
+		if s.state != Unconfirmed || s.instance != heldInstance(gone, s.Name) {
+			continue
+		}
+		if j := slices.IndexFunc(left, func(e StateEntry) bool { return overlaps(c, s.Slot, e) }); j >= 0 {
+			s.instance = heldInstance(left[j], s.Name)
+			continue
+		}
+		out = append(out, m.vacate(s, now)...)
+	}
+	m.check(out)
+	return left, out, nil
 }

@@ -50,9 +50,11 @@ type Settings struct {
 	Host string
 	Port int
 
-	SessionTTL     Seconds
-	AffinitySlack  int
-	MaxSessions    int
+	SessionTTL    Seconds
+	AffinitySlack int
+	MaxSessions   int
+	// Keys are off by default.
+	Keys           KeyOptions
 	HealthInterval Seconds
 	RequestTimeout Seconds
 	ConnectTimeout Seconds
@@ -96,6 +98,7 @@ type Options struct {
 	SessionTTL     time.Duration
 	AffinitySlack  int
 	MaxSessions    int
+	Keys           KeyOptions
 	HealthInterval time.Duration
 	RequestTimeout time.Duration
 	ConnectTimeout time.Duration
@@ -158,7 +161,7 @@ func (s Settings) Resolve(c *Config) (Options, error) {
 		bad("the fleet needs at least one replica or one host")
 	}
 	o := Options{
-		Host: s.Host, Port: s.Port, SessionTTL: s.SessionTTL.duration(), AffinitySlack: s.AffinitySlack, MaxSessions: s.MaxSessions,
+		Host: s.Host, Port: s.Port, SessionTTL: s.SessionTTL.duration(), AffinitySlack: s.AffinitySlack, MaxSessions: s.MaxSessions, Keys: s.Keys,
 		HealthInterval: s.HealthInterval.duration(), RequestTimeout: s.RequestTimeout.duration(), ConnectTimeout: s.ConnectTimeout.duration(),
 		ConnectRetries: s.ConnectRetries, LaunchTimeout: s.LaunchTimeout.duration(), DrainTimeout: s.DrainTimeout.duration(),
 		ReplaceAfter: s.ReplaceAfter.duration(), StateFile: s.StateFile, DiscardState: s.DiscardState,

@@ -270,3 +270,32 @@ func TestALateAnswerAdopts(t *testing.T) {
 		assert.Equal(t, want, f.state(0))
 	}
 }
+
+func TestReleaseOfARecord(t *testing.T) {
+	c := mustParse(t, twoHosts)
+	now := time.Unix(5000, 0)
+	record := func(slot string, devices ...int) StateEntry {
+		return StateEntry{Slot: slot, Host: "w", Devices: devices, Address: "far", Port: 9000, Instance: slot}
+	}
+	decisions, kept := Recover(c, StateFile{Replicas: []StateEntry{record("w-d1", 1, 2), record("w-d3", 3)}}, nil, now)
+	m := NewMachine(c.Slots, testPolicy, "b")
+	_, err := m.Restore(decisions, now)
+	require.NoError(t, err)
+	require.Equal(t, 2, m.Reserved())
+	for _, k := range []EventKind{RemoveOrdered, ForceReleased} {
+		_, err = m.Step(Event{Kind: k, Slot: "w-d0"}, now)
+		require.ErrorContains(t, err, "release the record")
+	}
+	_, _, err = m.ReleaseRecord(c, kept, "w-d0", now)
+	require.ErrorIs(t, err, pd.CodeNotFound)
+
+	kept, effects, err := m.ReleaseRecord(c, kept, "w-d1", now)
+	require.NoError(t, err)
+	assert.Len(t, kept, 1)
+	assert.Equal(t, "Persist Retired", kinds(effects))
+	assert.Equal(t, []State{Free, Unconfirmed}, []State{m.find("w-d0").state, m.find("w-d2").state}, "device 3 is still held")
+	kept, _, err = m.ReleaseRecord(c, kept, "w-d3", now)
+	require.NoError(t, err)
+	assert.Empty(t, kept)
+	assert.Zero(t, m.Reserved())
+}

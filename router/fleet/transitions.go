@@ -8,6 +8,11 @@ import (
 
 // step is the table of doc.go.
 func (m *Machine) step(s *slotState, k EventKind, now time.Time) ([]Effect, error) {
+	if s.reason == NotDeclaredReason && k.order() && k != TimePassed {
+		// The slot's own commands know nothing of what another configuration
+		// started there.
+		return nil, pd.Errorf(pd.CodeConflict, "step slot", "slot %s is held by a record of another configuration; release the record", s.Name)
+	}
 	switch k {
 	case TimePassed:
 		switch s.state {
