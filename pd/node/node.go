@@ -43,6 +43,9 @@ type Config struct {
 type session struct {
 	open     bool
 	registry pd.Registry
+	// opened is when it was asked for, in steps: of two lives of a node, the one
+	// that was asked for later is the later one. Answers may come in any order.
+	opened int64
 	// doubted: a write did not end as it should, so the peer's data plane may be
 	// another one by now; the next request asks for it again. asked: it does.
 	doubted, asked bool

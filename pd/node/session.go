@@ -93,8 +93,8 @@ func (n *Node) sessionCalled(call CallID, s *wire.Session) {
 	}
 	// The same hello again says nothing new, least of all who lives.
 	if !n.hellos.knows(s.Nonce) {
+		n.sessions[s.Peer] = &session{open: true, registry: s.Registry, opened: n.sequence}
 		n.dropOldBoots(s.Peer)
-		n.sessions[s.Peer] = &session{open: true, registry: s.Registry}
 	}
 	hello := n.Hello()
 	hello.Nonce = s.Nonce
@@ -125,6 +125,7 @@ func (k *nonces) knows(nonce string) bool {
 // that must not come back with an answer that was late.
 type lives struct {
 	current pd.BootID
+	opened  int64 // session.opened of current
 	past    []pd.BootID
 }
 
@@ -138,9 +139,21 @@ func (l *lives) ended(boot pd.BootID) {
 	}
 }
 
-// dropOldBoots ends what there was with earlier lives of a node.
+// olderThan names a life of a peer's node that is known to be later than the
+// peer's own, "" if there is none.
+func (n *Node) olderThan(peer pd.Peer) pd.BootID {
+	l, s := n.lives[peer.Node], n.sessions[peer]
+	if l == nil || l.current == peer.Boot || (!slices.Contains(l.past, peer.Boot) && (s == nil || s.opened > l.opened)) {
+		return ""
+	}
+	return l.current
+}
+
+// dropOldBoots ends what there was with earlier lives of a node than the one
+// that a session was opened with. A life that was asked for since and has not
+// answered may be a later one, or a mistake of who asked: then nothing ends yet.
 func (n *Node) dropOldBoots(peer pd.Peer) {
-	l := n.lives[peer.Node]
+	l, opened := n.lives[peer.Node], n.sessions[peer].opened
 	if l == nil {
 		l = &lives{}
 		n.lives[peer.Node] = l
@@ -149,11 +162,20 @@ func (n *Node) dropOldBoots(peer pd.Peer) {
 		l.ended(l.current)
 		l.current = peer.Boot
 	}
-	for p := range n.sessions {
-		if p.Node == peer.Node && p.Boot != peer.Boot {
+	l.opened = max(l.opened, opened)
+	last := true
+	for p, s := range n.sessions {
+		switch {
+		case p.Node != peer.Node || p.Boot == peer.Boot:
+		case s.opened > opened:
+			last = false
+		default:
 			l.ended(p.Boot)
 			delete(n.sessions, p)
 		}
+	}
+	if !last {
+		return
 	}
 	for _, d := range n.sortedDecodes() {
 		if d.fence.Prefill.Node == peer.Node && d.fence.Prefill.Boot != peer.Boot && !d.started {
@@ -173,7 +195,7 @@ func (n *Node) needSession(p *prefill) {
 	s := n.sessions[peer]
 	switch {
 	case s == nil:
-		n.sessions[peer] = &session{}
+		n.sessions[peer] = &session{opened: n.sequence}
 		n.emit(OpenSession{Peer: peer, Timeout: n.cfg.HandoffTimeout})
 	case s.open && !s.doubted:
 		n.prefillEvent(p, handoff.Event{Kind: handoff.SessionOpened})
@@ -203,8 +225,8 @@ func (n *Node) sessionReturned(e SessionReturned) {
 	if err == nil && e.Answer.Peer != e.Peer {
 		err = &pd.Error{Op: "session", Code: pd.CodeStaleBoot, Node: e.Peer.Node, Text: fmt.Sprintf("boot %s answered, want %s", e.Answer.Peer.Boot, e.Peer.Boot)}
 	}
-	if l := n.lives[e.Peer.Node]; err == nil && l != nil && slices.Contains(l.past, e.Peer.Boot) {
-		err = &pd.Error{Op: "session", Code: pd.CodeStaleBoot, Node: e.Peer.Node, Text: fmt.Sprintf("boot %s ended before boot %s began", e.Peer.Boot, l.current)}
+	if later := n.olderThan(e.Peer); err == nil && later != "" {
+		err = &pd.Error{Op: "session", Code: pd.CodeStaleBoot, Node: e.Peer.Node, Text: fmt.Sprintf("boot %s ended before boot %s began", e.Peer.Boot, later)}
 	}
 	if err == nil {
 		err = n.sessionError(e.Answer)
@@ -218,8 +240,12 @@ func (n *Node) sessionReturned(e SessionReturned) {
 		n.closeSession(e.Peer, err)
 		return
 	}
+	opened := n.sequence
+	if s := n.sessions[e.Peer]; s != nil {
+		opened = s.opened
+	}
+	n.sessions[e.Peer] = &session{open: true, registry: e.Answer.Registry, opened: opened}
 	n.dropOldBoots(e.Peer)
-	n.sessions[e.Peer] = &session{open: true, registry: e.Answer.Registry}
 	n.emit(InstallPeer{Peer: e.Peer, Registry: e.Answer.Registry})
 	for _, p := range n.prefillsOf(e.Peer) {
 		switch {

@@ -270,6 +270,9 @@ func (p *process) crash(audible bool) {
 	p.dead = true
 	h.proc = nil
 	w.check.died(p)
+	if w.calm {
+		h.start(time.Second) // it was on its way when the faults ended
+	}
 	for _, post := range sorted(p.posts) {
 		p.posts[post].lost(audible)
 	}
