@@ -18,6 +18,9 @@
 //     closed.
 //   - A client's FIN counts as leaving, half-closed or not. It is noticed
 //     through EPOLLRDHUP, also while nothing is read or written.
+//   - With a certificate the server speaks TLS and nothing else; the hang-up
+//     watch looks at the descriptor below it. A close_notify without a FIN is not
+//     noticed while nothing is read. The client speaks plain HTTP only.
 //   - Proxy environment variables are ignored.
 //   - A request is sent once. Only a GET or HEAD is sent again, and only when a
 //     pooled connection turned out to be closed before any byte of an answer.

@@ -189,6 +189,6 @@ load:
 	m := s.router.stats
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	require.Equal(t, m.total, m.states[stateCompleted]+m.states[stateFailed]+m.states[stateCancelled])
-	require.Zero(t, m.active)
+	// The last request of a client that has left may still be on its way in.
+	require.Equal(t, m.total, int64(m.active)+m.states[stateCompleted]+m.states[stateFailed]+m.states[stateCancelled])
 }

@@ -179,9 +179,12 @@ const settleInterval = 20 * time.Millisecond
 // Handle answers one call; it is an edge.Handler.
 func (r *Router) Handle(c *edge.Call) {
 	path := c.Path()
-	if strings.HasPrefix(path, "/v1/") && !r.options.Keys.Allow(c) {
-		r.unauthorized.Add(1)
-		return
+	if strings.HasPrefix(path, "/v1/") {
+		if err := r.options.Keys.Check(c); err != nil {
+			r.unauthorized.Add(1)
+			relay.ReplyError(c, err)
+			return
+		}
 	}
 	want := "GET"
 	var handler edge.Handler

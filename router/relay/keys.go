@@ -84,12 +84,12 @@ func (k *Keys) Reload() error {
 // Count is how many keys are valid.
 func (k *Keys) Count() int { return len(*k.digests.Load()) }
 
-// Allow says whether a call carries a valid key as `Authorization: Bearer KEY`,
-// and answers it with 401 otherwise. A nil Keys allows every call. How long it
-// takes tells nothing about how much of a key was right, or which one.
-func (k *Keys) Allow(c *edge.Call) bool {
+// Check refuses a call that carries no valid key as `Authorization: Bearer KEY`;
+// the caller sends the error. A nil Keys refuses none. How long it takes tells
+// nothing about how much of a key was right, or which one.
+func (k *Keys) Check(c *edge.Call) error {
 	if k == nil {
-		return true
+		return nil
 	}
 	header := c.Header("Authorization")
 	scheme, key, _ := strings.Cut(header, " ")
@@ -99,13 +99,12 @@ func (k *Keys) Allow(c *edge.Call) bool {
 		known |= subtle.ConstantTimeCompare(d[:], given[:])
 	}
 	if known == 1 && strings.EqualFold(scheme, "Bearer") {
-		return true
+		return nil
 	}
 	text := "the API key is not valid"
 	if header == "" {
 		text = "an API key is required: send it as Authorization: Bearer KEY"
 	}
 	c.SetHeader("WWW-Authenticate", "Bearer")
-	ReplyError(c, pd.Errorf(pd.CodeUnauthorized, "check API key", "%s", text))
-	return false
+	return pd.Errorf(pd.CodeUnauthorized, "check API key", "%s", text)
 }
