@@ -243,7 +243,11 @@ func (m *Machine) check(effects []Effect) {
 	}
 	persisted := false
 	for _, e := range effects {
-		switch s := m.find(e.Slot); e.Kind {
+		s := m.find(e.Slot)
+		if s == nil {
+			panic("fleet: F-5: " + e.Slot + " is no launch slot")
+		}
+		switch e.Kind {
 		case Persist:
 			persisted = true
 		case StartLaunch:
@@ -253,9 +257,6 @@ func (m *Machine) check(effects []Effect) {
 			if s.state != Launching || s.instance != e.Instance {
 				panic("fleet: F-2: " + e.Slot + " is launched in state " + s.state.String())
 			}
-		}
-		if m.find(e.Slot) == nil {
-			panic("fleet: F-5: " + e.Slot + " is no launch slot")
 		}
 	}
 }

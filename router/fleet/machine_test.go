@@ -470,3 +470,32 @@ func TestInvariantsHold(t *testing.T) {
 		}
 	})
 }
+
+func TestFreeSlotsComeBeforeAbandonedOnes(t *testing.T) {
+	f := newFleet(t, 2, testPolicy)
+	f.reach(Abandoned)
+	v, _, err := f.Launch(true, f.now)
+	require.NoError(t, err)
+	assert.Equal(t, "s1", v.Name)
+	v, _, err = f.Launch(true, f.now)
+	require.NoError(t, err)
+	assert.Equal(t, "s0", v.Name)
+}
+
+func TestARetiredReplicaIsNoEvidenceForTheGuard(t *testing.T) {
+	f := newFleet(t, 2, testPolicy)
+	for i := range 2 {
+		f.run(i, LaunchOrdered, LaunchAccepted, ProbeOK)
+	}
+	f.run(0, RequestFailed, RemoveOrdered)
+	f.run(1, RequestFailed)
+	assert.False(t, f.Held(f.now))
+}
+
+func TestNothingIsAdoptedDuringShutdown(t *testing.T) {
+	f := newFleet(t, 1, testPolicy)
+	f.reach(Unconfirmed)
+	f.Shutdown(f.now)
+	assert.Empty(t, f.do(0, ProbeOK))
+	assert.Equal(t, Unconfirmed, f.state(0))
+}
