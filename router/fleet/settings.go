@@ -85,7 +85,7 @@ func DefaultSettings() Settings {
 const DefaultMaxSessions = 100_000
 
 const (
-	// maxSessions bounds --max-sessions: a pin costs about 300 bytes.
+	// maxSessions bounds --max-sessions: a pin costs about 160 bytes.
 	maxSessions = 10_000_000
 	// maxRetries bounds --connect-retries.
 	maxRetries = 16
