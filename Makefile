@@ -54,7 +54,7 @@ fuzz: ## every fuzz target for FUZZTIME each
 	sed -E 's|^(.*)/[^/]*:func (Fuzz[A-Za-z0-9_]*).*|\1 \2|' | sort | \
 	while read -r package target; do \
 		echo "fuzz $$package $$target"; \
-		$(GO) test "./$$package" -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) || exit 1; \
+		$(GO) test "./$$package" -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1x || exit 1; \
 	done
 
 # The commit is part of what a failed simulation prints.
