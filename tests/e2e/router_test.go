@@ -32,7 +32,6 @@ func TestWhatPrefillRefusesReachesTheClient(t *testing.T) {
 		{"long output", cluster.Completion{Prompt: cluster.Prompt("a", 1000), Max: 1049}, 400, "context_length_exceeded", "max_tokens"},
 		{"empty prompt", cluster.Completion{Max: 4}, 400, "invalid_request", "prompt"},
 		{"other model", cluster.Completion{Prompt: "a", Max: 4, Fields: map[string]any{"model": "other"}}, 404, "model_not_found", "model"},
-		{"tools", cluster.Completion{Prompt: "a", Max: 4, Chat: true, Fields: map[string]any{"tools": []any{map[string]any{"type": "function", "function": map[string]any{"name": "f"}}}}}, 400, "unsupported", "tools"},
 	} {
 		for _, stream := range []bool{false, true} {
 			q := bad.request
