@@ -16,7 +16,7 @@ import (
 const (
 	// pollWait is how long one call polls before Go looks around: a batch that
 	// comes meanwhile waits as long.
-	pollWait = 200 * time.Microsecond
+	pollWait = 600 * time.Microsecond
 	// quietAfter is how long nothing happens before polls become rare: a stalled
 	// peer shall not cost a core. The pauses are one part in quietShare of the time
 	// for which nothing happened, and at most quietMost.
