@@ -3,31 +3,11 @@ package config
 import (
 	"strings"
 
-	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/strictjson"
 )
 
-// Defects are everything that is wrong with one pd.json, in the order of the
-// file.
-type Defects []*strictjson.Error
-
-// Error prints all defects on one line.
-func (d Defects) Error() string {
-	texts := make([]string, len(d))
-	for i, e := range d {
-		texts[i] = e.Error()
-	}
-	return strings.Join(texts, "; ")
-}
-
-// Unwrap gives pd.CodeInvalidConfig and each defect.
-func (d Defects) Unwrap() []error {
-	out := []error{pd.CodeInvalidConfig}
-	for _, e := range d {
-		out = append(out, e)
-	}
-	return out
-}
+// Defects are everything that is wrong with one pd.json, in the order of the file.
+type Defects = strictjson.FileDefects
 
 // removed explains fields of earlier formats, by name.
 var removed = map[string]string{

@@ -3,6 +3,8 @@ package strictjson
 import (
 	"fmt"
 	"strings"
+
+	"github.com/hw-native-sys/pypto-pd/pd"
 )
 
 // UnknownName is how the text of a defect begins when a name is not a field.
@@ -44,13 +46,7 @@ func (e *Error) Error() string {
 type Errors []*Error
 
 // Error prints one defect a line.
-func (e Errors) Error() string {
-	lines := make([]string, len(e))
-	for i, d := range e {
-		lines[i] = d.Error()
-	}
-	return strings.Join(lines, "\n")
-}
+func (e Errors) Error() string { return strings.Join(texts(e), "\n") }
 
 // Unwrap lets errors.As find the first defect.
 func (e Errors) Unwrap() []error {
@@ -71,6 +67,26 @@ func Defects(err error) Errors {
 		return e
 	}
 	return nil
+}
+
+// FileDefects are everything that is wrong with one configuration file, in the
+// order of the file.
+type FileDefects []*Error
+
+// Error prints all defects on one line.
+func (d FileDefects) Error() string { return strings.Join(texts(d), "; ") }
+
+// Unwrap gives pd.CodeInvalidConfig and each defect.
+func (d FileDefects) Unwrap() []error {
+	return append([]error{pd.CodeInvalidConfig}, Errors(d).Unwrap()...)
+}
+
+func texts(defects []*Error) []string {
+	out := make([]string, len(defects))
+	for i, d := range defects {
+		out[i] = d.Error()
+	}
+	return out
 }
 
 // quoteBytes bounds how much of the input an error text repeats: enough to

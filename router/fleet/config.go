@@ -118,27 +118,8 @@ func unreadable(path string, err error) error {
 	return &pd.Error{Op: "load fleet", Code: pd.CodeInvalidConfig, Text: fmt.Sprintf("cannot read replica file %s: %v", path, err), Err: err}
 }
 
-// Defects are everything that is wrong with one fleet file, in the order of the
-// file.
-type Defects []*strictjson.Error
-
-// Error prints all defects on one line.
-func (d Defects) Error() string {
-	texts := make([]string, len(d))
-	for i, e := range d {
-		texts[i] = e.Error()
-	}
-	return strings.Join(texts, "; ")
-}
-
-// Unwrap gives pd.CodeInvalidConfig and each defect.
-func (d Defects) Unwrap() []error {
-	out := []error{pd.CodeInvalidConfig}
-	for _, e := range d {
-		out = append(out, e)
-	}
-	return out
-}
+// Defects are everything that is wrong with one fleet file, in the order of the file.
+type Defects = strictjson.FileDefects
 
 // deriveSlots cuts the hosts' devices into slots, the router's own machine
 // first.
