@@ -19,12 +19,7 @@ type Options struct {
 
 // Identify says which file Load would load, and loads nothing. Built without cgo
 // it answers dl.ErrNoCgo, as Load does.
-func Identify(o Options) (dl.Info, error) {
-	if !dl.Available {
-		return dl.Info{}, dl.ErrNoCgo
-	}
-	return dl.Identify(o.request())
-}
+func Identify(o Options) (dl.Info, error) { return dl.Identify(o.request()) }
 
 func (o *Options) request() dl.Request {
 	return dl.Request{

@@ -87,7 +87,11 @@ func Open(r Request) (*Library, error) {
 }
 
 // Identify says which file Open would load, with its digest, and loads nothing.
+// Built without cgo it answers ErrNoCgo, as Open does.
 func Identify(r Request) (Info, error) {
+	if !Available {
+		return Info{}, ErrNoCgo
+	}
 	path, source, err := Find(r)
 	if err != nil {
 		return Info{}, err

@@ -37,12 +37,7 @@ func (o *Options) request() dl.Request {
 
 // Identify says which file Load would load, with its digest, and loads nothing.
 // Built without cgo it answers dl.ErrNoCgo, as Load does.
-func Identify(o Options) (dl.Info, error) {
-	if !dl.Available {
-		return dl.Info{}, dl.ErrNoCgo
-	}
-	return dl.Identify(o.request())
-}
+func Identify(o Options) (dl.Info, error) { return dl.Identify(o.request()) }
 
 // Opcode says which way bytes go.
 type Opcode int

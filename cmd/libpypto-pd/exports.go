@@ -27,9 +27,6 @@ var (
 	owners handle.Table[*host.Owner]
 )
 
-// Codes beside those of pd.Code.
-const panicked = C.PYPTO_PD_PANIC
-
 // write puts text where C wants it.
 func write(out *C.pypto_pd_text, text string) {
 	if out == nil {
@@ -58,7 +55,7 @@ func guard(why *C.pypto_pd_text, f func() error) (code C.int32_t) {
 	defer func() {
 		if p := recover(); p != nil {
 			write(why, fmt.Sprint("libpypto-pd: ", p))
-			code = panicked
+			code = C.PYPTO_PD_PANIC
 		}
 	}()
 	if err := f(); err != nil {
@@ -310,8 +307,9 @@ func goContinuation(node C.pypto_pd_node, handoff *C.char, out, why *C.pypto_pd_
 
 // runs copies a list of runs.
 func runs(at *C.pypto_pd_run, count C.uint64_t) ([]host.Run, error) {
-	if count > uint64AsC(pd.MaxGroups*pd.MaxTablePages) {
-		return nil, pd.Errorf(pd.CodeInvalidRequest, "runs", "%d runs, the limit is %d", uint64(count), pd.MaxGroups*pd.MaxTablePages)
+	const most = pd.MaxGroups * pd.MaxTablePages
+	if count > most {
+		return nil, pd.Errorf(pd.CodeInvalidRequest, "runs", "%d runs, the limit is %d", uint64(count), most)
 	}
 	if at == nil && count > 0 {
 		return nil, null()
@@ -322,8 +320,6 @@ func runs(at *C.pypto_pd_run, count C.uint64_t) ([]host.Run, error) {
 	}
 	return out, nil
 }
-
-func uint64AsC(n uint64) C.uint64_t { return C.uint64_t(n) }
 
 //export goChunkReady
 func goChunkReady(node C.pypto_pd_node, handoff *C.char, chunk *C.pypto_pd_chunk, at *C.pypto_pd_run, count C.uint64_t, why *C.pypto_pd_text) C.int32_t {

@@ -20,6 +20,18 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
+// golden compares a text with a file of testdata, or writes it there.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		require.NoError(t, os.WriteFile(path, []byte(got), 0o600))
+	}
+	want, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, string(want), got)
+}
+
 func compile(t *testing.T, source, out string, flags ...string) {
 	t.Helper()
 	args := append([]string{"-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-cpp", "-I", filepath.Join(cluster.Root(), "include"), "-o", out, source}, flags...)
@@ -81,14 +93,7 @@ func TestSymbolsAreThoseOfTheHeader(t *testing.T) {
 	slices.Sort(declared)
 	slices.Sort(shown)
 	require.Equal(t, declared, shown)
-	golden := filepath.Join("testdata", "symbols.txt")
-	text := strings.Join(shown, "\n") + "\n"
-	if *update {
-		require.NoError(t, os.WriteFile(golden, []byte(text), 0o600))
-	}
-	want, err := os.ReadFile(golden)
-	require.NoError(t, err)
-	require.Equal(t, string(want), text, "functions are only ever added")
+	golden(t, "symbols.txt", strings.Join(shown, "\n")+"\n") // functions are only ever added
 }
 
 // Nonsense is refused with a code and a reason; a forked child is told so
@@ -102,11 +107,5 @@ func TestMisuseIsRefused(t *testing.T) {
 		`"pool_tokens":1024,"step_tokens":128,"sequences":8,"max_model_tokens":1024}`, path, c.Prefill[0].NodeID, strings.Repeat("0", 64))
 	b, err := exec.Command(program, config).CombinedOutput()
 	require.NoError(t, err, "%s", b)
-	golden := filepath.Join("testdata", "misuse.txt")
-	if *update {
-		require.NoError(t, os.WriteFile(golden, b, 0o600))
-	}
-	want, err := os.ReadFile(golden)
-	require.NoError(t, err)
-	require.Equal(t, string(want), string(b))
+	golden(t, "misuse.txt", string(b))
 }
