@@ -12,9 +12,6 @@ import (
 )
 
 const (
-	// StopGrace is how long a stopped replica may take to be gone; the default
-	// stop kills at half of it.
-	StopGrace = 30 * time.Second
 	// sshConnect bounds ssh's own dialling.
 	sshConnect = 10 * time.Second
 	// pythonModule is the upstream server's entry point.
@@ -112,12 +109,13 @@ func (s Slot) remoteLaunch(h *Host, instance string) string {
 }
 
 // StopCommand ends the slot's replica. It exits 0 only when nothing of it is
-// left, and also when there was nothing.
-func (c *Config) StopCommand(s Slot) Command {
+// left, and also when there was nothing. The default one kills at half the grace
+// and gives up at its end.
+func (c *Config) StopCommand(s Slot, grace time.Duration) Command {
 	h := &c.Hosts[s.Host]
 	args := s.expandAll(h.StopCommand)
 	if len(args) == 0 {
-		args = []string{"sh", "-c", s.stopScript(h)}
+		args = []string{"sh", "-c", s.stopScript(h, grace)}
 	}
 	if h.Local() {
 		return Command{Args: args}
@@ -138,8 +136,8 @@ func (s Slot) pattern(h *Host) string {
 // stopScript signals the process group of the pid file, if that process is still
 // the one that was launched, and everything that matches the pattern; waits for
 // their end, and kills at half the grace.
-func (s Slot) stopScript(h *Host) string {
-	seconds := int(StopGrace / time.Second)
+func (s Slot) stopScript(h *Host, grace time.Duration) string {
+	seconds := int(max(grace, 2*time.Second).Round(time.Second) / time.Second)
 	return strings.NewReplacer("PIDFILE", quote(s.pidPath(h)), "PATTERN", quote(s.pattern(h)), "HALF", strconv.Itoa(seconds/2), "GRACE", strconv.Itoa(seconds)).Replace(
 		`group=; if read -r pid start rest 2>/dev/null <PIDFILE; then
 now=$(sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null | cut -d' ' -f20)

@@ -3,6 +3,7 @@ package fleet
 import (
 	"os/exec"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -53,12 +54,12 @@ func TestLaunchCommandOverSSH(t *testing.T) {
 
 func TestStopCommand(t *testing.T) {
 	c, slot := oneHost(t, `,"stop_command":["halt","{device}","{port}","a b"]`)
-	assert.Equal(t, Command{Args: []string{"halt", "0", "8001", "a b"}}, c.StopCommand(slot))
+	assert.Equal(t, Command{Args: []string{"halt", "0", "8001", "a b"}}, c.StopCommand(slot, 30*time.Second))
 	c, slot = oneHost(t, `,"ssh":"far","stop_command":["halt","a b"]`)
-	assert.Equal(t, "halt 'a b'", c.StopCommand(slot).Args[len(c.StopCommand(slot).Args)-1])
+	assert.Equal(t, "halt 'a b'", c.StopCommand(slot, 30*time.Second).Args[len(c.StopCommand(slot, 30*time.Second).Args)-1])
 
 	c, slot = oneHost(t, ``)
-	stop := c.StopCommand(slot)
+	stop := c.StopCommand(slot, 30*time.Second)
 	require.Equal(t, []string{"sh", "-c"}, stop.Args[:2])
 	assert.NoError(t, exec.Command("sh", "-n", "-c", stop.Args[2]).Run())
 	assert.Contains(t, stop.Args[2], "[ $i -lt 30 ]")
@@ -84,7 +85,7 @@ func TestStopPattern(t *testing.T) {
 			for _, l := range []struct {
 				line string
 				want bool
-			}{{c.line, c.want}, {config.StopCommand(slot).String(), false}} {
+			}{{c.line, c.want}, {config.StopCommand(slot, 30*time.Second).String(), false}} {
 				grep := exec.Command("grep", "-E", "-e", pattern)
 				in, err := grep.StdinPipe()
 				require.NoError(t, err)

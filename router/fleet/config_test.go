@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -266,7 +267,7 @@ func FuzzParse(f *testing.F) {
 		for _, s := range c.Slots {
 			require.True(t, s.Port > 0 && s.Port < 65536)
 			c.LaunchCommand(s, "i")
-			c.StopCommand(s)
+			c.StopCommand(s, time.Second)
 		}
 	})
 }

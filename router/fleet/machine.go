@@ -18,13 +18,14 @@ type Policy struct {
 	DrainTimeout   time.Duration
 	// ReplaceAfter is 0 where nothing is replaced.
 	ReplaceAfter time.Duration
+	// Strikes is how many losses in a row give a slot up. Backoff is the wait after
+	// the first of them, doubled after each.
+	Strikes int
+	Backoff time.Duration
 	// Stability is how long a replica must be ready before its slot's strikes are
 	// forgotten; forgetting at the first ready would let a crash loop go on for ever.
 	Stability time.Duration
 }
-
-// DefaultStability is the stability window.
-const DefaultStability = 600 * time.Second
 
 // guardFactor times ReplaceAfter is how long a suspicion against the router's own
 // network holds replacements back.
@@ -34,7 +35,8 @@ const guardFactor = 5
 func (o Options) Policy() Policy {
 	return Policy{
 		Ceiling: o.Ceiling, HealthInterval: o.HealthInterval, ConnectTimeout: o.ConnectTimeout, LaunchTimeout: o.LaunchTimeout,
-		DrainTimeout: o.DrainTimeout, ReplaceAfter: o.ReplaceAfter, Stability: DefaultStability,
+		DrainTimeout: o.DrainTimeout, ReplaceAfter: o.ReplaceAfter,
+		Strikes: o.ReplaceStrikes, Backoff: o.ReplaceBackoff, Stability: o.StableAfter,
 	}
 }
 

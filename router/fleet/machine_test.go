@@ -19,7 +19,7 @@ import (
 
 var testPolicy = Policy{
 	Ceiling: 3, HealthInterval: 5 * time.Second, ConnectTimeout: 5 * time.Second, LaunchTimeout: 600 * time.Second,
-	DrainTimeout: 300 * time.Second, ReplaceAfter: 30 * time.Second, Stability: 600 * time.Second,
+	DrainTimeout: 300 * time.Second, ReplaceAfter: 30 * time.Second, Strikes: 3, Backoff: 10 * time.Second, Stability: 600 * time.Second,
 }
 
 // fleetClock is a machine with a time that the test moves.
@@ -104,7 +104,7 @@ func (f *fleetClock) reach(s State) {
 func (f *fleetClock) lose(strikes int) {
 	f.t.Helper()
 	assert.Equal(f.t, strikes, f.slots[0].strikes)
-	assert.Empty(f.t, f.after(backoffBase<<(strikes-1)-1), "not before the wait is over")
+	assert.Empty(f.t, f.after(testPolicy.Backoff<<(strikes-1)-1), "not before the wait is over")
 	assert.Equal(f.t, "Persist StartLaunch", f.after(1))
 	f.run(0, LaunchRefused)
 }

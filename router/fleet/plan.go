@@ -33,7 +33,7 @@ func (c *Config) Plan(o Options) Plan {
 	for _, s := range c.Slots {
 		h := &c.Hosts[s.Host]
 		p.Slots = append(p.Slots, PlannedSlot{
-			Slot: s, HostName: h.Name, Local: h.Local(), Log: s.logPath(h), Launch: c.LaunchCommand(s, planInstance), Stop: c.StopCommand(s),
+			Slot: s, HostName: h.Name, Local: h.Local(), Log: s.logPath(h), Launch: c.LaunchCommand(s, planInstance), Stop: c.StopCommand(s, o.StopGrace),
 		})
 	}
 	return p

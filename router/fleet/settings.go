@@ -68,6 +68,13 @@ type Settings struct {
 	DrainTimeout    Seconds
 	// ReplaceAfter is 0 where dead replicas are not replaced.
 	ReplaceAfter Seconds
+	// ReplaceBackoff is the wait after a slot's first loss, doubled after each;
+	// ReplaceStrikes losses in a row give it up; StableAfter of service forgets them.
+	ReplaceBackoff Seconds
+	ReplaceStrikes int
+	StableAfter    Seconds
+	// StopGrace is how long a stopped replica may take to be gone.
+	StopGrace Seconds
 	StateFile    string
 	DiscardState bool
 	AdminToken   TokenSources
@@ -78,6 +85,7 @@ func DefaultSettings() Settings {
 	return Settings{
 		Host: "0.0.0.0", Port: 8000, SessionTTL: 600, AffinitySlack: 8, MaxSessions: DefaultMaxSessions, HealthInterval: 5,
 		RequestTimeout: 3600, ConnectTimeout: 5, ConnectRetries: 1, LaunchTimeout: 600, DrainTimeout: 300, ReplaceAfter: 30,
+		ReplaceBackoff: 10, ReplaceStrikes: 3, StableAfter: 600, StopGrace: 30,
 	}
 }
 
@@ -89,6 +97,10 @@ const (
 	maxSessions = 10_000_000
 	// maxRetries bounds --connect-retries.
 	maxRetries = 16
+	// maxStrikes bounds --replace-strikes: the wait doubles with each.
+	maxStrikes = 10
+	// maxGrace bounds --stop-grace: a stop is waited for.
+	maxGrace = 60
 )
 
 // Options are settings that fit a configuration.
@@ -111,7 +123,12 @@ type Options struct {
 	// ReplaceAfter is how long a replica that served may be unroutable before it
 	// is replaced, not below two health intervals; 0 never replaces.
 	ReplaceAfter time.Duration
-	StateFile    string
+	// ReplaceBackoff, ReplaceStrikes, StableAfter and StopGrace are as in Settings.
+	ReplaceBackoff time.Duration
+	ReplaceStrikes int
+	StableAfter    time.Duration
+	StopGrace      time.Duration
+	StateFile      string
 	DiscardState bool
 	// AdminToken is "" where /replicas is open to everyone.
 	AdminToken string
@@ -139,6 +156,9 @@ func (s Settings) Resolve(c *Config) (Options, error) {
 		{"launch_timeout", s.LaunchTimeout, false},
 		{"drain_timeout", s.DrainTimeout, false},
 		{"replace_after", s.ReplaceAfter, true},
+		{"replace_backoff", s.ReplaceBackoff, false},
+		{"stable_after", s.StableAfter, false},
+		{"stop_grace", s.StopGrace, false},
 	} {
 		switch v := float64(d.value); {
 		case d.zero && v == 0:
@@ -157,6 +177,12 @@ func (s Settings) Resolve(c *Config) (Options, error) {
 	if s.ConnectRetries < 0 || s.ConnectRetries > maxRetries {
 		bad("connect_retries must be in 0..%d, not %d", maxRetries, s.ConnectRetries)
 	}
+	if s.ReplaceStrikes < 1 || s.ReplaceStrikes > maxStrikes {
+		bad("replace_strikes must be in 1..%d, not %d", maxStrikes, s.ReplaceStrikes)
+	}
+	if s.StopGrace > maxGrace {
+		bad("stop_grace_seconds must be at most %d, not %v", maxGrace, s.StopGrace)
+	}
 	if len(c.Replicas) == 0 && len(c.Hosts) == 0 {
 		bad("the fleet needs at least one replica or one host")
 	}
@@ -164,7 +190,8 @@ func (s Settings) Resolve(c *Config) (Options, error) {
 		Host: s.Host, Port: s.Port, SessionTTL: s.SessionTTL.duration(), AffinitySlack: s.AffinitySlack, MaxSessions: s.MaxSessions, Keys: s.Keys,
 		HealthInterval: s.HealthInterval.duration(), RequestTimeout: s.RequestTimeout.duration(), ConnectTimeout: s.ConnectTimeout.duration(),
 		ConnectRetries: s.ConnectRetries, LaunchTimeout: s.LaunchTimeout.duration(), DrainTimeout: s.DrainTimeout.duration(),
-		ReplaceAfter: s.ReplaceAfter.duration(), StateFile: s.StateFile, DiscardState: s.DiscardState,
+		ReplaceAfter: s.ReplaceAfter.duration(), ReplaceBackoff: s.ReplaceBackoff.duration(), ReplaceStrikes: s.ReplaceStrikes,
+		StableAfter: s.StableAfter.duration(), StopGrace: s.StopGrace.duration(), StateFile: s.StateFile, DiscardState: s.DiscardState,
 	}
 	if o.ReplaceAfter > 0 {
 		o.ReplaceAfter = max(o.ReplaceAfter, 2*o.HealthInterval)

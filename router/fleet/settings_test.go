@@ -23,7 +23,7 @@ func TestDefaultsOfSettings(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, Options{
 		Host: "0.0.0.0", Port: 8000, SessionTTL: 600 * time.Second, AffinitySlack: 8, MaxSessions: 100_000, HealthInterval: 5 * time.Second,
-		RequestTimeout: time.Hour, ConnectTimeout: 5 * time.Second, ConnectRetries: 1, LaunchTimeout: 600 * time.Second, DrainTimeout: 300 * time.Second, ReplaceAfter: 30 * time.Second,
+		RequestTimeout: time.Hour, ConnectTimeout: 5 * time.Second, ConnectRetries: 1, LaunchTimeout: 600 * time.Second, DrainTimeout: 300 * time.Second, ReplaceAfter: 30 * time.Second, ReplaceBackoff: 10 * time.Second, ReplaceStrikes: 3, StableAfter: 600 * time.Second, StopGrace: 30 * time.Second,
 	}, o)
 	o, err = DefaultSettings().Resolve(mustParse(t, `{"hosts":[{"devices":[0,1],"model":"m"}]}`))
 	require.NoError(t, err)

@@ -155,13 +155,6 @@ type Effect struct {
 	Instance string
 }
 
-// strikesMax is how many losses in a row a slot may have; backoffBase is the wait
-// after the first of them, doubled after each.
-const (
-	strikesMax  = 3
-	backoffBase = 10 * time.Second
-)
-
 // failuresMax is how many probes in a row must fail.
 const failuresMax = 2
 

@@ -268,11 +268,11 @@ func (m *Machine) vacate(s *slotState, now time.Time) []Effect {
 		s.enter(Free, now)
 		return effects
 	}
-	if s.strikes++; s.strikes >= strikesMax {
+	if s.strikes++; s.strikes >= m.policy.Strikes {
 		s.enter(Abandoned, now)
 		return effects
 	}
 	s.enter(Backoff, now)
-	s.due = now.Add(backoffBase << (s.strikes - 1))
+	s.due = now.Add(m.policy.Backoff << (s.strikes - 1))
 	return effects
 }
