@@ -85,7 +85,11 @@ func (h *Host) machine() string {
 type Slot struct {
 	// Name is <host>-d<first device>, the same after every restart.
 	Name string
-	// Host is the machine, as an index of Config.Hosts.
+	// HostName is its host's, Machine that of the hardware behind it, as far as
+	// names tell.
+	HostName string
+	Machine  string
+	// Host is the host as an index of Config.Hosts.
 	Host    int
 	Devices []int
 	Address string
@@ -142,7 +146,7 @@ func deriveSlots(hosts []Host) []Slot {
 		h := &hosts[i]
 		for group := range slices.Chunk(h.Devices, h.DevicesPerReplica) {
 			out = append(out, Slot{
-				Name: fmt.Sprintf("%s-d%d", h.Name, group[0]), Host: i, Devices: slices.Clone(group),
+				Name: fmt.Sprintf("%s-d%d", h.Name, group[0]), HostName: h.Name, Machine: h.machine(), Host: i, Devices: slices.Clone(group),
 				Address: h.Address, Port: h.PortBase + group[0],
 			})
 		}

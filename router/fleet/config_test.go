@@ -44,7 +44,7 @@ func TestParseFillsWhatItReads(t *testing.T) {
 				ServeArgs: []string{"--tp", "2"}, Env: map[string]string{"A": "{device}"}, LaunchWrapper: []string{"run"}, StopCommand: []string{"stop", "{port}"}, Python: "py", Workdir: "/w", LogDir: "/l",
 			},
 		},
-		Slots: []Slot{{Name: "host0-d3", Host: 0, Devices: []int{3}, Address: "127.0.0.1", Port: 8004}, {Name: "far-d0", Host: 1, Devices: []int{0, 1}, Address: "10.1.1.1", Port: 9000}},
+		Slots: []Slot{{Name: "host0-d3", HostName: "host0", Machine: localAddress, Host: 0, Devices: []int{3}, Address: "127.0.0.1", Port: 8004}, {Name: "far-d0", HostName: "far", Machine: "n2", Host: 1, Devices: []int{0, 1}, Address: "10.1.1.1", Port: 9000}},
 	}, c)
 	assert.Equal(t, "http://10.0.0.2:8001", c.Replicas[0].URL())
 	assert.Equal(t, "https://[fd00::1]:65535", c.Replicas[1].URL())

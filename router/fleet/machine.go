@@ -75,20 +75,37 @@ type SlotView struct {
 	Reason   Reason
 	Since    time.Time
 	Strikes  int
-	// LaunchedAt and EverReady are of the instance.
+	// LaunchedAt, ServerID and EverReady are of the instance.
 	LaunchedAt time.Time
+	ServerID   string
 	EverReady  bool
+	// Leaving: the slot is no longer declared and goes when it is empty.
+	Leaving bool
 }
 
 // Slots are all slots in their order.
 func (m *Machine) Slots() []SlotView {
 	out := make([]SlotView, len(m.slots))
 	for i, s := range m.slots {
-		out[i] = SlotView{
-			Slot: s.Slot, State: s.state, Instance: s.instance, Reason: s.reason, Since: s.since, Strikes: s.strikes, LaunchedAt: s.launchedAt, EverReady: s.everReady,
-		}
+		out[i] = s.view()
 	}
 	return out
+}
+
+func (s *slotState) view() SlotView {
+	return SlotView{
+		Slot: s.Slot, State: s.state, Instance: s.instance, Reason: s.reason, Since: s.since, Strikes: s.strikes,
+		LaunchedAt: s.launchedAt, ServerID: s.serverID, EverReady: s.everReady, Leaving: s.leaving,
+	}
+}
+
+// Slot is one slot by its name; false if there is none.
+func (m *Machine) Slot(name string) (SlotView, bool) {
+	s := m.find(name)
+	if s == nil {
+		return SlotView{}, false
+	}
+	return s.view(), true
 }
 
 func (m *Machine) find(name string) *slotState {
@@ -131,6 +148,9 @@ func (m *Machine) Launch(operator bool, now time.Time) (SlotView, []Effect, erro
 	}
 	var chosen *slotState
 	for _, s := range m.slots {
+		if s.leaving {
+			continue
+		}
 		if s.state == Free || s.state == Abandoned && operator && chosen == nil {
 			if chosen = s; s.state == Free {
 				break
@@ -143,8 +163,7 @@ func (m *Machine) Launch(operator bool, now time.Time) (SlotView, []Effect, erro
 	chosen.strikes = 0
 	effects := m.launch(chosen, now)
 	m.check(effects)
-	view := m.Slots()[slices.Index(m.slots, chosen)]
-	return view, effects, nil
+	return chosen.view(), effects, nil
 }
 
 // mayLaunch says why nothing may be launched now.
@@ -189,7 +208,19 @@ func (m *Machine) Tick(now time.Time) []Effect {
 		out = append(out, m.pass(s, now)...)
 	}
 	m.check(out)
+	m.depart()
 	return out
+}
+
+// Identify notes what an instance calls this start of itself, and says whether
+// that is new.
+func (m *Machine) Identify(slot, instance, serverID string) bool {
+	s := m.find(slot)
+	if s == nil || s.instance != instance || s.serverID == serverID {
+		return false
+	}
+	s.serverID = serverID
+	return true
 }
 
 // Step takes an event in. The error is an unknown slot, or an event that its
@@ -209,6 +240,7 @@ func (m *Machine) Step(e Event, now time.Time) ([]Effect, error) {
 		return nil, err
 	}
 	m.check(effects)
+	m.depart()
 	return effects, nil
 }
 
@@ -245,14 +277,15 @@ func (m *Machine) check(effects []Effect) {
 	}
 	persisted := false
 	for _, e := range effects {
+		if e.Kind == Persist {
+			persisted = true // of the whole machine, whatever slot asked for it
+			continue
+		}
 		s := m.find(e.Slot)
 		if s == nil {
 			panic("fleet: F-5: " + e.Slot + " is no launch slot")
 		}
-		switch e.Kind {
-		case Persist:
-			persisted = true
-		case StartLaunch:
+		if e.Kind == StartLaunch {
 			if !persisted {
 				panic("fleet: F-6: " + e.Slot + " is launched before its reservation is written")
 			}

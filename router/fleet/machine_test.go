@@ -32,7 +32,7 @@ type fleetClock struct {
 func newFleet(t testing.TB, slots int, p Policy) *fleetClock {
 	var list []Slot
 	for i := range slots {
-		list = append(list, Slot{Name: fmt.Sprintf("s%d", i), Devices: []int{i}, Address: localAddress, Port: 8001 + i})
+		list = append(list, Slot{Name: fmt.Sprintf("s%d", i), HostName: "s", Machine: localAddress, Devices: []int{i}, Address: localAddress, Port: 8001 + i})
 	}
 	return &fleetClock{Machine: NewMachine(list, p, "b"), t: t, now: time.Unix(1000, 0)}
 }
@@ -86,7 +86,7 @@ func (f *fleetClock) reach(s State) {
 	case Stopping:
 		f.run(0, append(up, RemoveOrdered, Drained)...)
 	case Unconfirmed:
-		_, err := f.Restore([]Decision{{Slot: "s0", Action: Hold, Reason: UnreachableReason, Instance: "x"}}, f.now)
+		_, err := f.Restore([]Hold{{Slot: "s0", Reason: UnreachableReason, Instance: "x", Since: f.now}})
 		require.NoError(f.t, err)
 	case Backoff:
 		f.run(0, append(up, RequestFailed)...)

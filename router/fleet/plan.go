@@ -16,8 +16,7 @@ type Plan struct {
 // PlannedSlot is a slot with the exact commands that would be run for it.
 type PlannedSlot struct {
 	Slot
-	HostName string
-	Local    bool
+	Local bool
 	// Log is a path on the slot's machine.
 	Log    string
 	Launch Command
@@ -33,7 +32,7 @@ func (c *Config) Plan(o Options) Plan {
 	for _, s := range c.Slots {
 		h := &c.Hosts[s.Host]
 		p.Slots = append(p.Slots, PlannedSlot{
-			Slot: s, HostName: h.Name, Local: h.Local(), Log: s.logPath(h), Launch: c.LaunchCommand(s, planInstance), Stop: c.StopCommand(s, o.StopGrace),
+			Slot: s, Local: h.Local(), Log: s.logPath(h), Launch: c.LaunchCommand(s, planInstance), Stop: c.StopCommand(s, o.StopGrace),
 		})
 	}
 	return p

@@ -169,8 +169,10 @@ type slotState struct {
 	reason, stopReason Reason
 	// since is when the state began.
 	since time.Time
-	// launchedAt is when the instance was ordered.
+	// launchedAt is when the instance was ordered; serverID is what it called this
+	// start of itself.
 	launchedAt time.Time
+	serverID   string
 	failures   int
 	strikes    int
 	everReady  bool
@@ -179,6 +181,8 @@ type slotState struct {
 	replacing, replacement bool
 	// removing: retire the instance as soon as its launch has ended.
 	removing bool
+	// leaving: the slot is no longer declared and goes when it is empty.
+	leaving bool
 	readyAt  time.Time
 	// due is when TimePassed has something to do; zero if never.
 	due time.Time

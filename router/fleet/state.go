@@ -43,6 +43,9 @@ type StateEntry struct {
 	Address    string    `json:"address"`
 	Port       int       `json:"port"`
 	Instance   string    `json:"instance,omitempty"`
+	// ServerID is what the replica called this start of itself, "" if it was never
+	// asked.
+	ServerID   string    `json:"server_id,omitempty"`
 	LaunchedAt time.Time `json:"launched_at,omitzero"`
 	EverReady  bool      `json:"ever_ready,omitempty"`
 	Strikes    int       `json:"strikes,omitempty"`
@@ -93,7 +96,7 @@ func ParseState(text []byte) (StateFile, error) {
 
 // Snapshot is the machine as a state file, with what a restart kept. Slots that
 // are held because of a kept record are not written: the record stands for them.
-func (m *Machine) Snapshot(hosts []Host, kept []StateEntry) StateFile {
+func (m *Machine) Snapshot(kept []StateEntry) StateFile {
 	f := StateFile{Version: stateVersion, Replicas: []StateEntry{}, Unconfirmed: append([]StateEntry(nil), kept...)}
 	for _, s := range m.slots {
 		byRecord := func(e StateEntry) bool { return s.instance == heldInstance(e, s.Name) }
@@ -101,8 +104,8 @@ func (m *Machine) Snapshot(hosts []Host, kept []StateEntry) StateFile {
 			continue
 		}
 		e := StateEntry{
-			Slot: s.Name, Host: hosts[s.Host].Name, Devices: s.Devices, Address: s.Address, Port: s.Port,
-			Instance: s.instance, LaunchedAt: s.launchedAt.UTC(), EverReady: s.everReady, Strikes: s.strikes,
+			Slot: s.Name, Host: s.HostName, Devices: s.Devices, Address: s.Address, Port: s.Port,
+			Instance: s.instance, ServerID: s.serverID, LaunchedAt: s.launchedAt.UTC(), EverReady: s.everReady, Strikes: s.strikes,
 		}
 		if s.state == Unconfirmed {
 			e.Reason, e.Since = s.reason, s.since.UTC()

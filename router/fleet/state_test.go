@@ -75,7 +75,7 @@ func TestSnapshotGoesRound(t *testing.T) {
 		},
 		Unconfirmed: []StateEntry{{Slot: "n-d1", Host: "n", Devices: []int{1}, Address: "127.0.0.1", Port: 8002, Instance: "b-2", LaunchedAt: now, Reason: LaunchUnconfirmedReason, Since: now}},
 	}
-	require.Equal(t, want, m.Snapshot(c.Hosts, nil))
+	require.Equal(t, want, m.Snapshot(nil))
 	require.NoError(t, s.Save(want))
 	got, err := s.Load()
 	require.NoError(t, err)
@@ -92,8 +92,8 @@ func TestMissingStateIsEmpty(t *testing.T) {
 	defer s.Close()
 	f, err := s.Load()
 	require.NoError(t, err)
-	decisions, kept := Recover(mustParse(t, twoHosts), f, nil, time.Time{})
-	assert.Empty(t, decisions)
+	holds, kept := Recover(mustParse(t, twoHosts).Slots, f, time.Time{})
+	assert.Empty(t, holds)
 	assert.Empty(t, kept)
 }
 
@@ -197,46 +197,35 @@ func TestRecover(t *testing.T) {
 		return StateEntry{Slot: slot, Host: host, Devices: devices, Address: address, Port: port, Instance: "i", LaunchedAt: then, EverReady: true, Strikes: 1}
 	}
 	here := entry("n-d1", "n", 8002, "127.0.0.1", 1)
-	recorded := Decision{Slot: "n-d1", Instance: "i", LaunchedAt: then, EverReady: true, Strikes: 1, Since: now}
-	with := func(a Action, r Reason) Decision {
-		d := recorded
-		d.Action, d.Reason = a, r
-		return d
-	}
 	for _, r := range []struct {
-		name    string
-		entry   StateEntry
-		answers map[string]Answer
-		want    []Decision
-		kept    bool
+		name  string
+		entry StateEntry
+		want  []Hold
+		kept  bool
 	}{
-		// Fleet behaviour 95
-		{"200", here, map[string]Answer{"n-d1": Healthy}, []Decision{with(AdoptReady, "")}, false},
-		{"another answer", here, map[string]Answer{"n-d1": Unready}, []Decision{with(AdoptStarting, "")}, false},
-		// Fleet behaviour 96
-		{"no answer", here, map[string]Answer{"n-d1": Silent}, []Decision{with(Hold, UnreachableReason)}, false},
-		{"not asked", here, nil, []Decision{with(Hold, UnreachableReason)}, false},
-		{"not declared", entry("gone-d0", "gone", 8001, "a", 0), map[string]Answer{"gone-d0": Healthy}, nil, true},
-		{"cut anew", entry("w-d1", "w", 8002, "far", 1, 2), map[string]Answer{"w-d1": Healthy}, []Decision{
-			{Slot: "w-d0", Action: Hold, Reason: NotDeclaredReason, Instance: "i@w-d0", Since: now}, {Slot: "w-d2", Action: Hold, Reason: NotDeclaredReason, Instance: "i@w-d2", Since: now},
+		// Fleet behaviours 95 and 96
+		{"as declared", here, []Hold{{Slot: "n-d1", Reason: UnreachableReason, Instance: "i", LaunchedAt: then, EverReady: true, Strikes: 1, Since: now}}, false},
+		{"not declared", entry("gone-d0", "gone", 8001, "a", 0), nil, true},
+		{"cut anew", entry("w-d1", "w", 8002, "far", 1, 2), []Hold{
+			{Slot: "w-d0", Reason: NotDeclaredReason, Instance: "i@w-d0", Since: now}, {Slot: "w-d2", Reason: NotDeclaredReason, Instance: "i@w-d2", Since: now},
 		}, true},
-		{"other port", entry("w-d0", "w", 9001, "far", 0, 1), map[string]Answer{"w-d0": Healthy}, []Decision{{Slot: "w-d0", Action: Hold, Reason: NotDeclaredReason, Instance: "i@w-d0", Since: now}}, true},
+		{"other port", entry("w-d0", "w", 9001, "far", 0, 1), []Hold{{Slot: "w-d0", Reason: NotDeclaredReason, Instance: "i@w-d0", Since: now}}, true},
 	} {
 		t.Run(r.name, func(t *testing.T) {
-			decisions, kept := Recover(c, StateFile{Replicas: []StateEntry{r.entry}}, r.answers, now)
-			assert.Equal(t, r.want, decisions)
+			holds, kept := Recover(c.Slots, StateFile{Replicas: []StateEntry{r.entry}}, now)
+			assert.Equal(t, r.want, holds)
 			assert.Equal(t, r.kept, len(kept) == 1)
 
 			m := NewMachine(c.Slots, testPolicy, "b")
-			_, err := m.Restore(decisions, now)
+			_, err := m.Restore(holds)
 			require.NoError(t, err)
 			assert.Equal(t, len(r.want), m.Reserved(), "counts against the ceiling")
 			// A second restart finds the same reservations, whatever answers now.
-			text, err := json.Marshal(m.Snapshot(c.Hosts, kept))
+			text, err := json.Marshal(m.Snapshot(kept))
 			require.NoError(t, err)
 			again, err := ParseState(text)
 			require.NoError(t, err)
-			second, _ := Recover(c, again, nil, now)
+			second, _ := Recover(c.Slots, again, now)
 			var slots, slotsAgain []string
 			for _, d := range r.want {
 				slots = append(slots, d.Slot)
@@ -253,12 +242,12 @@ func TestUnresolvedReservationsKeepTheirReason(t *testing.T) {
 	c := mustParse(t, twoHosts)
 	then := time.Unix(4000, 0).UTC()
 	e := StateEntry{Slot: "n-d0", Host: "n", Devices: []int{0}, Address: "127.0.0.1", Port: 8001, Instance: "i", Reason: StopUnconfirmedReason, Since: then}
-	decisions, _ := Recover(c, StateFile{Unconfirmed: []StateEntry{e}}, map[string]Answer{"n-d0": Healthy}, time.Unix(5000, 0))
+	holds, _ := Recover(c.Slots, StateFile{Unconfirmed: []StateEntry{e}}, time.Unix(5000, 0))
 	m := NewMachine(c.Slots, testPolicy, "b")
-	_, err := m.Restore(decisions, time.Unix(5000, 0))
+	_, err := m.Restore(holds)
 	require.NoError(t, err)
-	assert.Equal(t, []StateEntry{e}, m.Snapshot(c.Hosts, nil).Unconfirmed)
-	_, err = m.Restore(decisions, time.Unix(5000, 0))
+	assert.Equal(t, []StateEntry{e}, m.Snapshot(nil).Unconfirmed)
+	_, err = m.Restore(holds)
 	require.Error(t, err, "once")
 }
 
@@ -277,24 +266,24 @@ func TestReleaseOfARecord(t *testing.T) {
 	record := func(slot string, devices ...int) StateEntry {
 		return StateEntry{Slot: slot, Host: "w", Devices: devices, Address: "far", Port: 9000, Instance: slot}
 	}
-	decisions, kept := Recover(c, StateFile{Replicas: []StateEntry{record("w-d1", 1, 2), record("w-d3", 3)}}, nil, now)
+	holds, kept := Recover(c.Slots, StateFile{Replicas: []StateEntry{record("w-d1", 1, 2), record("w-d3", 3)}}, now)
 	m := NewMachine(c.Slots, testPolicy, "b")
-	_, err := m.Restore(decisions, now)
+	_, err := m.Restore(holds)
 	require.NoError(t, err)
 	require.Equal(t, 2, m.Reserved())
 	for _, k := range []EventKind{RemoveOrdered, ForceReleased} {
 		_, err = m.Step(Event{Kind: k, Slot: "w-d0"}, now)
 		require.ErrorContains(t, err, "release the record")
 	}
-	_, _, err = m.ReleaseRecord(c, kept, "w-d0", now)
+	_, _, err = m.ReleaseRecord(kept, "w-d0", now)
 	require.ErrorIs(t, err, pd.CodeNotFound)
 
-	kept, effects, err := m.ReleaseRecord(c, kept, "w-d1", now)
+	kept, effects, err := m.ReleaseRecord(kept, "w-d1", now)
 	require.NoError(t, err)
 	assert.Len(t, kept, 1)
-	assert.Equal(t, "Persist Retired", kinds(effects))
+	assert.Equal(t, "Persist Persist Retired", kinds(effects))
 	assert.Equal(t, []State{Free, Unconfirmed}, []State{m.find("w-d0").state, m.find("w-d2").state}, "device 3 is still held")
-	kept, _, err = m.ReleaseRecord(c, kept, "w-d3", now)
+	kept, _, err = m.ReleaseRecord(kept, "w-d3", now)
 	require.NoError(t, err)
 	assert.Empty(t, kept)
 	assert.Zero(t, m.Reserved())

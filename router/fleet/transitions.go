@@ -91,7 +91,7 @@ func (m *Machine) step(s *slotState, k EventKind, now time.Time) ([]Effect, erro
 	case Unconfirmed:
 		switch k {
 		case ProbeOK, ProbeAnswered:
-			if s.reason != UnreachableReason || m.stopping {
+			if s.reason != UnreachableReason || m.stopping || s.leaving {
 				return nil, nil
 			}
 			effects := m.start(s, now)
@@ -190,7 +190,8 @@ func (s *slotState) effect(k EffectKind) Effect {
 // launch reserves and orders, in this order: what exists is in the file.
 func (m *Machine) launch(s *slotState, now time.Time) []Effect {
 	s.enter(Launching, now)
-	s.instance, s.launchedAt, s.failures, s.everReady, s.removing, s.replacing = m.newInstance(), now, 0, false, false, false
+	s.instance, s.serverID = m.newInstance(), ""
+	s.launchedAt, s.failures, s.everReady, s.removing, s.replacing = now, 0, false, false, false
 	return []Effect{s.effect(Persist), s.effect(StartLaunch)}
 }
 
