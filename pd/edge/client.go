@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -19,7 +20,7 @@ import (
 // Streams, probes and control traffic each have a client of their own, so that
 // none waits behind another.
 type ClientConfig struct {
-	// DialTimeout bounds making a connection (5 s).
+	// DialTimeout bounds making a connection, the TLS handshake included (5 s).
 	DialTimeout time.Duration
 	// MaxIdle bounds idle connections per address (32); negative keeps none.
 	MaxIdle int
@@ -57,8 +58,15 @@ type Client struct {
 
 	mu sync.Mutex
 	// guarded by mu; the most recently used connection is last.
-	idle   map[string][]*clientConn
+	idle   map[peer][]*clientConn
 	closed bool
+}
+
+// peer is what idle connections are kept by: one that was made under another
+// trust, or under none, must not serve.
+type peer struct {
+	address string
+	trust   *Trust
 }
 
 // NewClient makes a client; Close releases its idle connections.
@@ -72,7 +80,7 @@ func NewClient(config ClientConfig) *Client {
 			// after about half a minute.
 			KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3},
 		},
-		idle: map[string][]*clientConn{},
+		idle: map[peer][]*clientConn{},
 	}
 }
 
@@ -82,6 +90,10 @@ type Request struct {
 	Method string
 	// Address is the host:port to dial.
 	Address string
+	// Trust, if set, makes the connection TLS 1.2 or 1.3. A certificate that it
+	// does not believe, or that is not of Address's host, is an error of
+	// PhaseDial: the request was not sent.
+	Trust *Trust
 	// Host is the Host header; Address if empty.
 	Host string
 	// Target is path and query, sent as they are.
@@ -95,6 +107,8 @@ type Request struct {
 	HeadTimeout time.Duration
 	ReadTimeout time.Duration
 }
+
+func (r *Request) peer() peer { return peer{r.Address, r.Trust} }
 
 func (r *Request) repeatable() bool { return r.Method == "GET" || r.Method == "HEAD" }
 
@@ -163,18 +177,17 @@ func (c *Client) send(ctx context.Context, r Request, reuse bool) (*Exchange, er
 	}
 	var k *clientConn
 	if reuse {
-		k = c.takeIdle(r.Address)
+		k = c.takeIdle(r.peer())
 	}
 	reused := k != nil
 	if k == nil {
-		nc, err := c.dialer.DialContext(ctx, "tcp", r.Address)
-		if err != nil {
+		var err error
+		if k, err = c.dial(ctx, r.peer()); err != nil {
 			if ctx.Err() != nil {
 				err = context.Cause(ctx)
 			}
-			return nil, &ExchangeError{Phase: PhaseDial, Address: r.Address, Err: dialCause(err)}
+			return nil, &ExchangeError{Phase: PhaseDial, Address: r.Address, Err: err}
 		}
-		k = &clientConn{nc: nc.(*net.TCPConn), br: takeReader(nc)}
 	}
 	x := newExchange(ctx, c, k, r, reused)
 	if err := x.sendRequest(r); err != nil {
@@ -182,6 +195,24 @@ func (c *Client) send(ctx context.Context, r Request, reuse bool) (*Exchange, er
 		return nil, err
 	}
 	return x, nil
+}
+
+func (c *Client) dial(ctx context.Context, p peer) (*clientConn, error) {
+	deadline := time.Now().Add(c.config.DialTimeout)
+	nc, err := c.dialer.DialContext(ctx, "tcp", p.address)
+	if err != nil {
+		return nil, dialCause(err)
+	}
+	k := &clientConn{nc: nc.(*net.TCPConn), stream: nc}
+	if p.trust != nil {
+		if k.tls, err = p.trust.secure(ctx, k.nc, p.address, deadline, c.config.WriteStall); err != nil {
+			nc.Close()
+			return nil, err
+		}
+		k.stream = k.tls
+	}
+	k.br = takeReader(k.stream)
+	return k, nil
 }
 
 // dialCause drops the address that *net.OpError repeats.
@@ -207,23 +238,26 @@ func (c *Client) Close() {
 
 // clientConn is one upstream connection between or during exchanges.
 type clientConn struct {
-	nc        *net.TCPConn
+	nc *net.TCPConn // what is closed and timed
+	// stream is what is read and written: nc, or TLS over it.
+	stream    net.Conn
+	tls       *tls.Conn // nil without TLS
 	br        *bufio.Reader
 	head      fasthttp.ResponseHeader
 	idleSince time.Time
 }
 
-func (c *Client) takeIdle(address string) *clientConn {
+func (c *Client) takeIdle(p peer) *clientConn {
 	for {
 		c.mu.Lock()
-		list := c.idle[address]
+		list := c.idle[p]
 		if len(list) == 0 {
 			c.mu.Unlock()
 			return nil
 		}
 		k := list[len(list)-1]
 		list[len(list)-1] = nil
-		c.idle[address] = list[:len(list)-1]
+		c.idle[p] = list[:len(list)-1]
 		c.mu.Unlock()
 		if time.Since(k.idleSince) < c.config.IdleTimeout && k.quiet() {
 			return k
@@ -233,7 +267,7 @@ func (c *Client) takeIdle(address string) *clientConn {
 }
 
 // putIdle keeps a connection, and closes those that have been idle too long.
-func (c *Client) putIdle(address string, k *clientConn) {
+func (c *Client) putIdle(p peer, k *clientConn) {
 	now := time.Now()
 	k.idleSince = now
 	c.mu.Lock()
@@ -242,7 +276,7 @@ func (c *Client) putIdle(address string, k *clientConn) {
 		k.drop()
 		return
 	}
-	list := c.idle[address]
+	list := c.idle[p]
 	stale := 0
 	for stale < len(list) && now.Sub(list[stale].idleSince) >= c.config.IdleTimeout {
 		list[stale].drop()
@@ -254,7 +288,7 @@ func (c *Client) putIdle(address string, k *clientConn) {
 	} else {
 		list = append(list, k)
 	}
-	c.idle[address] = list
+	c.idle[p] = list
 }
 
 // drop closes a connection that nobody uses.
@@ -291,7 +325,7 @@ func (k *clientConn) readHead(limit int) error {
 		k.head.DisableNormalizing()
 		err := k.head.Read(k.br)
 		if _, small := errors.AsType[*fasthttp.ErrSmallBuffer](err); small && k.br.Size() < limit {
-			k.br = enlarge(k.br, k.nc, limit)
+			k.br = enlarge(k.br, k.stream, limit)
 			err = k.head.Read(k.br)
 		}
 		if err != nil {

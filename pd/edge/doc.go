@@ -20,7 +20,9 @@
 //     through EPOLLRDHUP, also while nothing is read or written.
 //   - With a certificate the server speaks TLS and nothing else; the hang-up
 //     watch looks at the descriptor below it. A close_notify without a FIN is not
-//     noticed while nothing is read. The client speaks plain HTTP only.
+//     noticed while nothing is read.
+//   - A request with a Trust goes over TLS, and its certificate is checked before
+//     a byte of the request is sent. A client shows no certificate of its own.
 //   - Proxy environment variables are ignored.
 //   - A request is sent once. Only a GET or HEAD is sent again, and only when a
 //     pooled connection turned out to be closed before any byte of an answer.
@@ -28,5 +30,6 @@
 // Goroutines: Server.Serve runs the accept loop in its caller, one goroutine
 // per connection (which also runs the handler and writes its stream) and one
 // for the hang-up watch; all have ended when Serve returns. The client starts
-// none, apart from the one that context.AfterFunc needs to cancel an exchange.
+// none, apart from the one that context.AfterFunc needs to cancel an exchange and
+// the one of crypto/tls that cancels a handshake and ends with it.
 package edge

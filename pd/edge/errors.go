@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"syscall"
 )
 
 // Causes with which a call's context ends.
@@ -95,4 +96,15 @@ func isTimeout(err error) bool {
 	}
 	n, ok := errors.AsType[net.Error](err)
 	return ok && n.Timeout()
+}
+
+// LocalFault says that an exchange failed for want of something of this process
+// or machine, such as descriptors or ports: that tells nothing about the peer.
+func LocalFault(err error) bool {
+	for _, own := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL} {
+		if errors.Is(err, own) {
+			return true
+		}
+	}
+	return false
 }

@@ -28,7 +28,7 @@ type Exchange struct {
 	// constant
 	client      *Client
 	conn        *clientConn
-	address     string
+	peer        peer
 	reused      bool
 	head        bool // the request was HEAD
 	headTimeout time.Duration
@@ -49,7 +49,7 @@ type Exchange struct {
 
 func newExchange(ctx context.Context, c *Client, k *clientConn, r Request, reused bool) *Exchange {
 	x := &Exchange{
-		client: c, conn: k, address: r.Address, reused: reused, head: r.Method == "HEAD",
+		client: c, conn: k, peer: r.peer(), reused: reused, head: r.Method == "HEAD",
 		headTimeout: r.HeadTimeout, readTimeout: r.ReadTimeout,
 	}
 	x.unwatch = context.AfterFunc(ctx, func() { x.Abort(context.Cause(ctx)) })
@@ -70,7 +70,7 @@ func (x *Exchange) fail(phase Phase, err error) error {
 	} else if err == io.EOF || err == io.ErrUnexpectedEOF || isReset(err) {
 		err = ErrEarlyEnd
 	}
-	return &ExchangeError{Phase: phase, Address: x.address, Reused: x.reused, Err: err}
+	return &ExchangeError{Phase: phase, Address: x.peer.address, Reused: x.reused, Err: err}
 }
 
 func (x *Exchange) sendRequest(r Request) error {
@@ -101,25 +101,41 @@ func (x *Exchange) sendRequest(r Request) error {
 	}
 	b = append(b, "\r\n"...)
 	*pooled = b
-	bufs := net.Buffers{b}
-	if len(r.Body) > 0 {
-		bufs = append(bufs, r.Body)
+	switch err := x.conn.write(b, r.Body, x.client.config.WriteStall); {
+	case err == nil:
+		return nil
+	case isReset(err) && x.why.Load() == nil:
+		// The peer may have answered before it read everything and closed;
+		// Await finds that answer, or this error.
+		x.sendErr = err
+		return nil
+	default:
+		return x.fail(PhaseSend, err)
+	}
+}
+
+// write sends a request. A peer that takes at least one byte per stall is slow,
+// not dead.
+func (k *clientConn) write(head, body []byte, stall time.Duration) error {
+	if k.tls != nil {
+		if len(head)+len(body) <= joinBytes {
+			head, body = append(head, body...), nil
+		}
+		_, err := k.tls.Write(head)
+		if err == nil && len(body) > 0 {
+			_, err = k.tls.Write(body)
+		}
+		return err
+	}
+	bufs := net.Buffers{head}
+	if len(body) > 0 {
+		bufs = append(bufs, body)
 	}
 	for {
-		x.conn.nc.SetWriteDeadline(time.Now().Add(x.client.config.WriteStall))
-		n, err := bufs.WriteTo(x.conn.nc)
-		switch {
-		case err == nil:
-			return nil
-		case n > 0 && isTimeout(err):
-			continue
-		case isReset(err) && x.why.Load() == nil:
-			// The peer may have answered before it read everything and closed;
-			// Await finds that answer, or this error.
-			x.sendErr = err
-			return nil
+		k.nc.SetWriteDeadline(time.Now().Add(stall))
+		if n, err := bufs.WriteTo(k.nc); err == nil || n == 0 || !isTimeout(err) {
+			return err
 		}
-		return x.fail(PhaseSend, err)
 	}
 }
 
@@ -184,7 +200,7 @@ func (x *Exchange) headError(err error) error {
 func (x *Exchange) Status() int { return x.status }
 
 // Address is the peer that was dialled.
-func (x *Exchange) Address() string { return x.address }
+func (x *Exchange) Address() string { return x.peer.address }
 
 // Headers iterates over the answer's header lines; repeated ones stay apart,
 // and set-cookie lines are whole. The strings may be kept.
@@ -297,7 +313,7 @@ func (x *Exchange) Close() {
 	if x.unwatch() && x.keep && x.body.complete() && x.conn.br.Buffered() == 0 &&
 		x.why.CompareAndSwap(nil, &errExchangeClosed) {
 		x.conn.nc.SetDeadline(time.Time{})
-		x.client.putIdle(x.address, x.conn)
+		x.client.putIdle(x.peer, x.conn)
 		return
 	}
 	x.Abort(ErrExchangeClosed)
