@@ -53,19 +53,22 @@ func Run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 
 // run binds every port before it allocates anything, then serves.
 func run(ctx context.Context, s settings, entry *pdEntry, env []string, stdout, stderr io.Writer) error {
+	steps := s.startup(stderr)
+	steps.model(s)
 	l, err := listen(s, s.Logger(stderr))
 	if err != nil {
 		return err
 	}
+	steps.step("port bound: %s", l.Addr())
 	if s.steps, err = openStepMetrics(program.Env(env, stepMetricsDir)); err != nil {
 		shutdown(l, 0)
 		return err
 	}
 	var n server
 	if entry == nil {
-		n, err = newReplica(s, s.Logger(stderr))
+		n, err = newReplica(s, s.Logger(stderr), steps)
 	} else {
-		n, err = newPDNode(ctx, s, entry, stderr)
+		n, err = newPDNode(ctx, s, entry, stderr, steps)
 	}
 	if err != nil {
 		shutdown(l, 0)

@@ -68,9 +68,11 @@ type flags struct {
 
 	AutoFence bool `name:"auto-fence" help:"On a decode node: end a quarantine by making the data plane anew, without an operator."`
 
-	MaxBody int           `name:"max-body-bytes" default:"33554432" help:"Largest request body."`
-	Drain   time.Duration `name:"drain-timeout" default:"300s" help:"How long a stopping node waits for running requests."`
-	Pprof   string        `name:"pprof" help:"Serve Go profiles on this address; off by default."`
+	MaxBody         int           `name:"max-body-bytes" default:"33554432" help:"Largest request body."`
+	Drain           time.Duration `name:"drain-timeout" default:"300s" help:"How long a stopping node waits for running requests."`
+	ShowStartupLogs bool          `name:"show-startup-logs" help:"Tell the steps of the start on stderr in plain lines, whatever the log's level: model, geometry, port, memory. Launchers keep them."`
+
+	Pprof string `name:"pprof" help:"Serve Go profiles on this address; off by default."`
 
 	SimGeometry    string        `name:"sim-geometry" enum:"tiny,full" default:"tiny" help:"Shape of the imitated cache: ${enum}. The full one does not fit a laptop."`
 	SimPoolTokens  int           `name:"sim-pool-tokens" default:"65536" help:"Tokens that the cache of one partition holds."`

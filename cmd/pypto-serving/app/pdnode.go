@@ -106,7 +106,7 @@ type pdNode struct {
 }
 
 // newPDNode binds the control port, then allocates, registers and wires.
-func newPDNode(ctx context.Context, s settings, p *pdEntry, stderr io.Writer) (server, error) {
+func newPDNode(ctx context.Context, s settings, p *pdEntry, stderr io.Writer, steps startup) (server, error) {
 	n := &pdNode{settings: s}
 	contract := s.adapter.Contract(s.revision, p.provider.Name())
 	size := sizingOf(s)
@@ -135,6 +135,7 @@ func newPDNode(ctx context.Context, s settings, p *pdEntry, stderr io.Writer) (s
 	if n.node, err = pdnode.Open(ctx, c); err != nil {
 		return nil, err
 	}
+	steps.memory(s, &contract, layout)
 	return n, nil
 }
 

@@ -49,18 +49,21 @@ const queuedPerSequence = 8
 // replica is a node without a role: prefill and decode in one process, no PD
 // code started.
 type replica struct {
+	id       string
 	settings settings
 	arena    *owner.HostArena
 	engine   *reference.Engine
 	log      *slog.Logger
 	active   atomic.Int64
-	stopping atomic.Bool
+	// generated counts the tokens that clients were given.
+	generated atomic.Int64
+	stopping  atomic.Bool
 }
 
-func newReplica(s settings, log *slog.Logger) (server, error) {
+func newReplica(s settings, log *slog.Logger, steps startup) (server, error) {
 	contract := s.adapter.Contract(s.revision, "none")
 	layout := adapter.LayoutFor(&contract, sizingOf(s))
-	r := &replica{settings: s, arena: owner.NewHostArena(), log: log}
+	r := &replica{id: newServerID(), settings: s, arena: owner.NewHostArena(), log: log}
 	memory := map[pd.Rank]map[pd.ComponentID]transfer.Memory{}
 	for rank := range pd.Rank(s.topology.Ranks) {
 		memory[rank] = map[pd.ComponentID]transfer.Memory{}
@@ -72,6 +75,7 @@ func newReplica(s settings, log *slog.Logger) (server, error) {
 			memory[rank][component] = m
 		}
 	}
+	steps.memory(s, &contract, layout)
 	// Nothing leaves this process, so the name of a page needs no more than the
 	// model and the geometry.
 	r.engine = newEngine(s, &contract, s.SimGeometry, layout, func(rank pd.Rank, c pd.ComponentID) []byte { return memory[rank][c].Bytes() }, nil, nil)
@@ -97,14 +101,15 @@ func (r *replica) Generate(ctx context.Context, q engine.Request) (engine.Stream
 		return nil, err
 	}
 	r.active.Add(1)
-	return &counted{Stream: s, done: func() { r.active.Add(-1) }}, nil
+	return &counted{Stream: s, tokens: &r.generated, done: func() { r.active.Add(-1) }}, nil
 }
 
-// counted tells once that a stream is over.
+// counted counts a stream's tokens, and tells once that it is over.
 type counted struct {
 	engine.Stream
-	done func()
-	over bool
+	tokens *atomic.Int64
+	done   func()
+	over   bool
 }
 
 func (c *counted) end() {
@@ -116,6 +121,7 @@ func (c *counted) end() {
 
 func (c *counted) Next(ctx context.Context) (engine.Output, error) {
 	o, err := c.Stream.Next(ctx)
+	c.tokens.Add(int64(len(o.Tokens)))
 	if o.Finish != 0 {
 		c.end()
 	}
@@ -134,7 +140,7 @@ func (r *replica) http() serve.Config {
 			ok := !r.stopping.Load()
 			return ok, healthBody(map[string]any{"status": status(ok), "role": "combined", "active": r.active.Load()})
 		},
-		Routes: map[string]edge.Handler{"/metrics": replicaMetrics(r)},
+		Routes: map[string]edge.Handler{"/metrics": replicaMetrics(r), "/metrics/json": r.answerSnapshot},
 	}
 }
 
