@@ -56,7 +56,7 @@ func TestServerID(t *testing.T) {
 	require.Equal(t, first["server_id"], snapshot(a)["server_id"])
 	require.NotEqual(t, first["server_id"], second["server_id"])
 
-	q := cluster.Completion{Prompt: cluster.Prompt("id", 300), Max: 16}
+	q := cluster.Completion{Prompt: cluster.Prompt("id", 1200), Max: 16}
 	answer := cluster.MustComplete(t, a, q)
 	require.NotEmpty(t, answer.Text)
 	after := snapshot(a)
