@@ -39,6 +39,9 @@ type Static struct {
 	Scheme string
 	Host   string
 	Port   int
+	// CAFile is a PEM file of the authorities that its certificate is believed
+	// from; "" for those of the whole router.
+	CAFile string
 }
 
 // URL is the base address of the replica, without a slash at its end.

@@ -101,6 +101,8 @@ func TestDefectsOfAReplica(t *testing.T) {
 		// Fleet behaviour 2
 		{"ftp", `{"host":"a","port":1,"scheme":"ftp"}`, `replica 0 has an invalid scheme "ftp"`},
 		{"scheme as number", `{"host":"a","port":1,"scheme":1}`, `replica 0 has an invalid scheme: want a string`},
+		{"ca_file of http", `{"host":"a","port":1,"ca_file":"/ca"}`, "replica 0 has a 'ca_file' and its scheme is http; want https"},
+		{"empty ca_file", `{"host":"a","port":1,"scheme":"https","ca_file":""}`, "replica 0 'ca_file' must be a non-empty string"},
 		// Fleet behaviour 17
 		{"duplicate names", `{"host":"a","port":1,"name":"x"},{"host":"b","port":1,"name":"x"}`, `replica names must be unique: "x" is the name of replica 0 too`},
 		{"duplicate defaults", `{"host":"a","port":1},{"host":"a","port":1}`, `replica names must be unique`},

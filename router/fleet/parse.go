@@ -26,6 +26,7 @@ type fileReplica struct {
 	Scheme *string `json:"scheme,omitempty"`
 	Host   *string `json:"host,omitempty"`
 	Port   *int    `json:"port,omitempty"`
+	CAFile *string `json:"ca_file,omitempty"`
 }
 
 type fileHost struct {
@@ -261,6 +262,15 @@ func (p *parser) replica(i int, f *fileReplica) Static {
 	}
 	if s.Scheme != "http" && s.Scheme != "https" {
 		p.report(at+".scheme", "replica %d has an invalid scheme %.64q; want http or https", i, s.Scheme)
+	}
+	if f.CAFile != nil {
+		s.CAFile = *f.CAFile
+		switch {
+		case s.CAFile == "" || strings.ContainsFunc(s.CAFile, control):
+			p.report(at+".ca_file", "replica %d 'ca_file' must be a non-empty string without control characters", i)
+		case s.Scheme != "https":
+			p.report(at+".ca_file", "replica %d has a 'ca_file' and its scheme is %s; want https", i, s.Scheme)
+		}
 	}
 	s.Name = hostPort(s.Host, s.Port)
 	if f.Name != nil {
