@@ -46,25 +46,38 @@ func TestTrustIsOfTheReplicaThenOfTheRouter(t *testing.T) {
 	assert.Equal(t, own, c.Replicas[0].CAFile)
 	trusts, err := LoadTrusts(general, c)
 	require.NoError(t, err)
-	a, b := trusts.Of("https://a:1"), trusts.Of("https://b:1")
+	a, b := trusts.At("https://a:1"), trusts.At("https://b:1")
 	require.NotNil(t, a)
 	require.NotNil(t, b)
 	assert.NotSame(t, a, b)
-	assert.Same(t, b, trusts.Of("https://c:1"), "one file is one trust, so that connections can be shared")
-	assert.Nil(t, trusts.Of("http://d:1"))
+	assert.Same(t, b, trusts.At("https://c:1"), "one file is one trust, so that it is read once")
+	assert.Nil(t, trusts.At("http://d:1"))
 
-	// Every file that is wrong is named, and nothing has changed.
+	// Every file that is wrong is named.
 	require.NoError(t, os.Remove(own))
 	require.NoError(t, os.WriteFile(general, []byte("x"), 0o600))
-	err = trusts.Reload(c)
+	err = trusts.Reload()
 	require.ErrorContains(t, err, own)
 	require.ErrorContains(t, err, general)
-	assert.Same(t, a, trusts.Of("https://a:1"))
+	assert.Same(t, a, trusts.At("https://a:1"))
+	_, err = LoadTrusts(general, c)
+	require.ErrorContains(t, err, own)
+	require.ErrorContains(t, err, general)
 	_, err = LoadTrusts(general, mustParse(t, `{"replicas":[{"host":"d","port":1}]}`))
 	require.ErrorContains(t, err, general, "a file that nobody uses now is read all the same")
+
 	system, err := LoadTrusts("", mustParse(t, `{"replicas":[{"host":"b","port":1,"scheme":"https"}]}`))
 	require.NoError(t, err)
-	assert.NotNil(t, system.Of("https://b:1"))
+	require.NotNil(t, system.At("https://b:1"))
+	require.NoError(t, system.Reload())
+	// A replica that a reload brings.
+	own2, _ := certificate(t)
+	fresh, err := system.Of(Static{Scheme: "https", Host: "e", Port: 2, CAFile: own2})
+	require.NoError(t, err)
+	assert.Same(t, fresh, system.At("https://e:2"))
+	_, err = system.Of(Static{Scheme: "https", Host: "f", Port: 2, CAFile: own})
+	require.ErrorIs(t, err, os.ErrNotExist)
+	assert.Nil(t, system.At("https://f:2"))
 }
 
 func TestAddressOfReplica(t *testing.T) {
