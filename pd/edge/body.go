@@ -44,6 +44,21 @@ func (b *bodyReader) reset(br *bufio.Reader, length int64) {
 // connection belongs to the next message.
 func (b *bodyReader) complete() bool { return b.err == io.EOF && b.length != lengthToClose }
 
+// empty says that everything that has arrived was read and that more is to come.
+func (b *bodyReader) empty() bool {
+	if b.err != nil {
+		return false
+	}
+	if b.needCRLF && b.br.Buffered() == 2 {
+		// The end of the last chunk; anything else the next read finds wrong.
+		if crlf, _ := b.br.Peek(2); string(crlf) == "\r\n" {
+			b.br.Discard(2)
+			b.needCRLF = false
+		}
+	}
+	return b.br.Buffered() == 0
+}
+
 // Read gives what has arrived, up to len(p) bytes, and waits only while it has
 // nothing to give.
 func (b *bodyReader) Read(p []byte) (int, error) {

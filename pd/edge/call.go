@@ -22,6 +22,8 @@ type Call struct {
 	// constant
 	conn *conn
 	// owned by the connection's goroutine
+	method   string
+	http11   bool
 	raw      string // header lines as they arrived
 	target   string
 	path     string
@@ -35,6 +37,7 @@ type Call struct {
 
 func (c *Call) begin() {
 	h := &c.conn.head
+	c.method, c.http11 = methodOf(h.Method()), h.IsHTTP11()
 	c.raw = string(h.RawHeaders())
 	c.target = string(h.RequestURI())
 	origin := c.target
@@ -64,7 +67,18 @@ func (c *Call) end() {
 }
 
 // Method is the request method as it came.
-func (c *Call) Method() string { return string(c.conn.head.Method()) }
+func (c *Call) Method() string { return c.method }
+
+// methodOf makes the usual methods without an allocation.
+func methodOf(b []byte) string {
+	switch string(b) {
+	case "GET":
+		return "GET"
+	case "POST":
+		return "POST"
+	}
+	return string(b)
+}
 
 // Target is path and query exactly as they came; nothing is decoded, merged or
 // cleaned.
@@ -101,6 +115,11 @@ func (c *Call) Headers() iter.Seq2[string, string] {
 
 // Body is the whole request body. It is borrowed until the handler returns.
 func (c *Call) Body() []byte { return c.body }
+
+// Forget lets go of the request's header lines and body, which are empty from then
+// on: a long stream need not hold what it was asked for. Nobody may still borrow
+// the body.
+func (c *Call) Forget() { c.raw, c.body = "", nil }
 
 // RemoteAddr is the client's address and port.
 func (c *Call) RemoteAddr() net.Addr { return c.conn.nc.RemoteAddr() }
@@ -185,7 +204,7 @@ func (c *Call) Stream(status int, contentType string, body func(w *StreamWriter)
 	}
 	head := c.beginHead(status, contentType)
 	// An HTTP/1.0 client knows no chunks; for it the connection's end is the end.
-	chunked := c.conn.head.IsHTTP11()
+	chunked := c.http11
 	if chunked {
 		head = append(head, "Transfer-Encoding: chunked\r\n"...)
 	}
@@ -197,7 +216,8 @@ func (c *Call) Stream(status int, contentType string, body func(w *StreamWriter)
 	if c.conn.noBody {
 		return nil
 	}
-	w := newStreamWriter(c, chunked)
+	c.conn.lighten()
+	w := &StreamWriter{call: c, chunked: chunked}
 	defer w.release()
 	err := body(w)
 	if err == nil {
@@ -212,7 +232,7 @@ func (c *Call) Stream(status int, contentType string, body func(w *StreamWriter)
 func (c *Call) beginHead(status int, contentType string) []byte {
 	k := c.conn
 	c.answered, c.status = true, status
-	if !k.head.IsHTTP11() {
+	if !c.http11 {
 		k.close = true
 	}
 	b := append(k.out[:0], "HTTP/1.1 "...)

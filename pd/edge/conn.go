@@ -74,6 +74,17 @@ func newConn(s *Server, nc *net.TCPConn) *conn {
 	return c
 }
 
+// lighten gives back what a connection needs for reading requests. A client says
+// nothing while its stream runs, as a rule, and that may be for long.
+func (c *conn) lighten() {
+	c.out, c.joined = nil, nil
+	c.head = fasthttp.RequestHeader{}
+	if c.br.Buffered() == 0 {
+		putReader(c.br)
+		c.br, c.body.br = nil, nil
+	}
+}
+
 // end releases a connection that is not watched.
 func (c *conn) end() {
 	c.cancel(ErrClientGone)
@@ -100,10 +111,12 @@ func (c *conn) serve(h Handler) {
 		return
 	}
 	defer c.goodbye()
-	c.br = takeReader(c.stream)
 	defer func() { putReader(c.br) }()
 	wait := s.config.HeaderTimeout
 	for {
+		if c.br == nil {
+			c.br = takeReader(c.stream)
+		}
 		c.nc.SetReadDeadline(time.Now().Add(wait))
 		if _, err := c.br.Peek(1); err != nil {
 			return

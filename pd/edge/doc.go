@@ -23,6 +23,9 @@
 //     noticed while nothing is read.
 //   - A request with a Trust goes over TLS, and its certificate is checked before
 //     a byte of the request is sent. A client shows no certificate of its own.
+//   - A stream that waits costs no buffer: a relayed one waits for its upstream to
+//     be readable, and what a connection needs for reading requests is given back
+//     when its stream begins.
 //   - Proxy environment variables are ignored.
 //   - A request is sent once. Only a GET or HEAD is sent again, and only when a
 //     pooled connection turned out to be closed before any byte of an answer.

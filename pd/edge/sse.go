@@ -53,8 +53,17 @@ func (p *EventPump) Run(w *StreamWriter, r io.Reader) error {
 		pumpBuffers.Put(pooled)
 	}()
 	p.scan.data = p.Data
+	q := quietRead(r)
 	held := 0
 	for {
+		if q != nil && held == 0 && q.empty() {
+			// Most streams say nothing most of the time.
+			*pooled = buf
+			pumpBuffers.Put(pooled)
+			q.wait()
+			pooled = pumpBuffers.Get().(*[]byte)
+			buf = *pooled
+		}
 		if held == len(buf) {
 			buf = append(buf, make([]byte, len(buf))...)
 		}

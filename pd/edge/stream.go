@@ -24,21 +24,33 @@ type StreamWriter struct {
 	call    *Call
 	chunked bool
 	pooled  *[]byte
-	buf     []byte // chunkRoom bytes, then what Flush sends
+	buf     []byte // chunkRoom bytes, then what Flush sends; nil while there is nothing
 	err     error
 }
 
-func newStreamWriter(c *Call, chunked bool) *StreamWriter {
-	w := &StreamWriter{call: c, chunked: chunked, pooled: streamBuffers.Get().(*[]byte)}
-	w.buf = append((*w.pooled)[:0], make([]byte, chunkRoom)...)
-	return w
+// noSize is the room for a size line before it is known.
+var noSize [chunkRoom]byte
+
+// take gets a buffer when there is something to collect.
+func (w *StreamWriter) take() {
+	if w.buf == nil {
+		w.pooled = streamBuffers.Get().(*[]byte)
+		w.buf = append((*w.pooled)[:0], noSize[:]...)
+	}
 }
 
+// release gives the buffer back while there is nothing to send: a stream that is
+// silent has none.
 func (w *StreamWriter) release() {
-	*w.pooled = w.buf
-	streamBuffers.Put(w.pooled)
-	w.buf = nil
+	if w.buf != nil {
+		*w.pooled = w.buf
+		streamBuffers.Put(w.pooled)
+		w.pooled, w.buf = nil, nil
+	}
 }
+
+// collected is how many bytes wait for Flush.
+func (w *StreamWriter) collected() int { return max(len(w.buf)-chunkRoom, 0) }
 
 // Write collects bytes for the next Flush; a large collection is sent by itself.
 func (w *StreamWriter) Write(p []byte) (int, error) {
@@ -47,6 +59,7 @@ func (w *StreamWriter) Write(p []byte) (int, error) {
 		if w.err != nil {
 			return written, w.err
 		}
+		w.take()
 		n := min(len(p), streamBuffer+chunkRoom-len(w.buf))
 		w.buf = append(w.buf, p[:n]...)
 		p = p[n:]
@@ -64,7 +77,7 @@ func (w *StreamWriter) WriteString(s string) (int, error) { return w.Write(bytes
 // Flush sends what was collected, as one chunk and one system call. After a
 // failed write the stream takes no more.
 func (w *StreamWriter) Flush() error {
-	n := len(w.buf) - chunkRoom
+	n := w.collected()
 	if w.err != nil || n == 0 {
 		return w.err
 	}
@@ -89,11 +102,11 @@ func (w *StreamWriter) send(n int, last bool) {
 	if w.err = w.call.conn.write(out); w.err == nil {
 		w.call.sent += int64(n)
 	}
-	w.buf = w.buf[:chunkRoom]
+	w.release()
 }
 
 func (w *StreamWriter) finish() error {
-	n := len(w.buf) - chunkRoom
+	n := w.collected()
 	switch {
 	case w.err != nil:
 	case n > 0:

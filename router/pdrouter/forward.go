@@ -25,12 +25,12 @@ var errOver = errors.New("the request is over")
 // handoff is one request on its way through a pair.
 type handoff struct {
 	// constant
-	router *Router
-	call   *edge.Call
-	pair   *pair
-	facts  *openai.Facts
-	leads  []lead
-	result *result
+	router   *Router
+	call     *edge.Call
+	pair     *pair
+	streamed bool
+	leads    []lead
+	result   *result
 
 	prefill *relay.Leg
 	decode  *relay.Leg
@@ -121,7 +121,7 @@ func (r *Router) forward(c *edge.Call, kind openai.Kind, res *result) error {
 	res.took(&res.chosen)
 	res.fence = got.fence
 	r.options.Record(Event{Name: EventCreated, Fence: got.fence})
-	h := &handoff{router: r, call: c, pair: got, facts: facts, leads: leads, result: res, prefilled: make(chan struct{}), heard: time.Now()}
+	h := &handoff{router: r, call: c, pair: got, streamed: facts.Stream, leads: leads, result: res, prefilled: make(chan struct{}), heard: time.Now()}
 	// A pipelined request of a client that has left still arrives here; nothing
 	// was sent for it yet.
 	if c.Context().Err() != nil {
@@ -143,7 +143,7 @@ func (h *handoff) run() error {
 	})
 	h.prefill = h.leg(h.pair.prefill, header, h.pair.fence.Prefill, h.pair.fence.Decode, r.config.RequestTimeout)
 	wait := r.config.RequestTimeout
-	if h.facts.Stream {
+	if h.streamed {
 		wait = r.config.HandoffTimeout
 	}
 	h.decode = h.leg(h.pair.decode, header, h.pair.fence.Decode, h.pair.fence.Prefill, wait)
@@ -230,7 +230,7 @@ func (h *handoff) decodeAnswered() error {
 	if early != nil {
 		h.router.tasks.Go(func() { h.prefillFailedLate(early) })
 	}
-	if h.facts.Stream && relay.IsEventStream(x) {
+	if h.streamed && relay.IsEventStream(x) {
 		h.stream(x)
 		return nil
 	}
@@ -251,6 +251,11 @@ func (h *handoff) whole(x *edge.Exchange) error {
 }
 
 func (h *handoff) stream(x *edge.Exchange) {
+	select {
+	case <-h.prefill.Sent():
+		h.call.Forget()
+	default: // it still reads the body
+	}
 	seen := relay.Events(h.call, x, dropFromAnswer,
 		func() {
 			if h.result.first == 0 {

@@ -71,7 +71,9 @@ func (s Seen) Whole() bool { return s.Done && s.Upstream == nil && s.Client == n
 func Events(c *edge.Call, x *edge.Exchange, drop func(name string) bool, alive func(), broken func(s *Seen) error) Seen {
 	var seen Seen
 	setHeaders(c, x, drop)
-	stream := c.Stream(x.Status(), x.Header("Content-Type"), func(w *edge.StreamWriter) error {
+	kind := x.Header("Content-Type")
+	x.Forget()
+	stream := c.Stream(x.Status(), kind, func(w *edge.StreamWriter) error {
 		pump := edge.EventPump{First: alive, Strict: true}
 		pump.Data = func(prefix []byte) {
 			alive()

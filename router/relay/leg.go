@@ -67,12 +67,14 @@ func (l *Leg) Answer() (*edge.Exchange, error) {
 // time to release the leg's context.
 func (l *Leg) Cancel(why error) { l.cancel(why) }
 
-// Close cancels the leg, waits for Run and closes the exchange.
+// Close cancels the leg, waits for Run and closes the exchange. It is the last use
+// of the answer, which is let go of: a leg that has ended may be known for long.
 func (l *Leg) Close(why error) {
 	l.cancel(why)
 	<-l.head
 	if l.exchange != nil {
 		l.exchange.Close()
+		l.exchange, l.err = nil, why
 	}
 }
 
