@@ -2,11 +2,13 @@ package fleet
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/hw-native-sys/pypto-pd/pd"
+	"github.com/hw-native-sys/pypto-pd/pd/edge"
 )
 
 // Member is one replica in the table, one instance of it: a replica that is
@@ -16,6 +18,9 @@ type Member struct {
 	// constant
 	Name string
 	URL  string
+	// Address and Trust are how it is dialled; Trust is nil for plain HTTP.
+	Address string
+	Trust   *edge.Trust
 	// Owned: this router launched or adopted it. Instance is which life of the
 	// slot it is; "" for replicas of the file.
 	Owned    bool
@@ -30,7 +35,8 @@ type Member struct {
 // NewMember makes a replica for a table. One of the file starts ready, and its
 // first probe corrects that; a launched one does not.
 func NewMember(name, url, instance string) *Member {
-	return &Member{Name: name, URL: url, Owned: instance != "", Instance: instance, ready: instance == ""}
+	_, address, _ := strings.Cut(url, "://")
+	return &Member{Name: name, URL: url, Address: address, Owned: instance != "", Instance: instance, ready: instance == ""}
 }
 
 // Ready, Draining, Outstanding and Routed are the member's present facts.

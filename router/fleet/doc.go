@@ -2,10 +2,11 @@
 // requests over independent replicas, keeps each conversation on the replica
 // that holds its KV cache, and can launch and replace replicas itself.
 //
-// What is here is pure: the configuration, the commands that a launch runs, the
-// choice of a replica, the machine of the launch slots, and what a restart makes
-// of the state file. None of it reads a clock or starts a process. The one
-// exception is the state file's own reading and writing.
+// Most of it is pure: the configuration, the commands that a launch runs, the
+// choice of a replica (Table), the launch slots (Machine), and what a restart
+// makes of the state file (Recover) read no clock and start nothing. Pool makes
+// them live: it probes, carries the machine's effects out through a Launcher, and
+// keeps the state file.
 //
 // The router knows no memory, no page and no model: it never reads a checkpoint
 // and never tokenizes. Devices are declared, not discovered.
@@ -79,5 +80,11 @@
 //	F-5 a replica of the file is never launched, stopped or replaced
 //	F-6 the state file is written between a reservation and its launch
 //
-// The package starts no goroutine.
+// # Goroutines
+//
+// Pool.Run passes the time in its caller. One goroutine probes each replica and
+// each slot that may be adopted; each launch, each stop and each drain has one
+// until it ends; one makes the initial launches. All have ended when Run returns.
+// Two locks: Pool.slots (machine, state file, waiters; held over the file's write)
+// is taken before Pool.table (what requests need; never held over a system call).
 package fleet
