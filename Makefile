@@ -79,7 +79,7 @@ conformance-mooncake: ## the data plane over the library PYPTO_MOONCAKE_LIBRARY 
 	$(GO) test -race -count=1 -timeout 4h ./mooncake -run '^TestFaults$$' -mooncake.rounds=$(ROUNDS)
 
 bench-transfer: ## throughput through Go against that of C over the same library, and the cost of Go per segment
-	$(GO) test -count=1 -timeout 20m ./mooncake -run '^TestThroughputIsThatOfC$$' -mooncake.bench 15
+	$(GO) test -count=1 -timeout 20m ./mooncake -run '^TestThroughputIsThatOfC$$' -mooncake.bench 9
 	$(GO) test -run '^$$' -bench 'Lower|SubmitAndPoll' ./mooncake ./cgo/te
 
 gen: ## rewrite golden files and generated documents

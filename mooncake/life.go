@@ -17,11 +17,9 @@ const (
 	// pollWait is how long one call polls before Go looks around: a batch that
 	// comes meanwhile waits as long.
 	pollWait = 600 * time.Microsecond
-	// quietAfter is how long nothing happens before polls become rare: a stalled
-	// peer shall not cost a core. The pauses are one part in quietShare of the time
-	// for which nothing happened, and at most quietMost.
-	quietAfter = 200 * time.Millisecond
-	quietShare = 100
+	// quietLeast is the pause from which on Go makes the pauses between polls, so
+	// that a submit ends them; shorter ones are made in C. quietMost is the longest.
+	quietLeast = time.Millisecond
 	quietMost  = 50 * time.Millisecond
 	// maxOpens bounds the calls that may block in the library for a minute.
 	maxOpens = 16
@@ -116,7 +114,12 @@ func (l *life) poll() {
 			}
 			continue
 		}
-		reports = l.native.Poll(reports[:0], pollWait)
+		select {
+		case <-l.kick:
+			last = time.Now()
+		default:
+		}
+		reports = l.native.Poll(reports[:0], pollWait, time.Since(last))
 		now := time.Now()
 		for i := range reports {
 			l.report(&reports[i], now)
@@ -124,11 +127,11 @@ func (l *life) poll() {
 		if l.expire(now) || len(reports) > 0 {
 			last = now
 		}
-		quiet := now.Sub(last)
-		if quiet < quietAfter {
+		rest := now.Sub(last) / te.PauseShare
+		if rest < quietLeast {
 			continue
 		}
-		pause.Reset(min(quiet/quietShare, quietMost))
+		pause.Reset(min(rest, quietMost))
 		select {
 		case <-l.stop:
 			return

@@ -200,6 +200,9 @@ func (e *Engine) Submit(op Opcode, requests []Request, owner handle.Handle) erro
 // requestsAt is where a batch's requests begin.
 const requestsAt = C.sizeof_pypto_te_batch
 
+// Go and C pause alike.
+var _ = [1]struct{}{}[PauseShare-C.PYPTO_TE_PAUSE_SHARE]
+
 // Live counts the batches that are not freed. It belongs on the thread of Poll.
 func (e *Engine) Live() int {
 	e.mu.Lock()
@@ -209,13 +212,15 @@ func (e *Engine) Live() int {
 
 // Poll asks for the status of every live batch in one call, again and again
 // until something changed or wait is over, and appends what changed to dst.
-// What has ended is freed.
-func (e *Engine) Poll(dst []Report, wait time.Duration) []Report {
+// What has ended is freed. quiet is for how long nothing had happened before: the
+// pauses between two looks are one part in PauseShare of that and of the wait, at
+// least 5 us and at most 1 ms.
+func (e *Engine) Poll(dst []Report, wait, quiet time.Duration) []Report {
 	e.collect()
 	if e.liveLen == 0 {
 		return dst
 	}
-	if C.pypto_te_poll(e.api.table, e.native, e.live, C.size_t(e.liveLen), C.int64_t(wait)) == 0 {
+	if C.pypto_te_poll(e.api.table, e.native, e.live, C.size_t(e.liveLen), C.int64_t(wait), C.int64_t(quiet)) == 0 {
 		return dst
 	}
 	live := e.liveSlice()

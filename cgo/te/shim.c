@@ -102,18 +102,19 @@ static int poll_one(const pypto_te_table *t, void *engine, pypto_te_batch *b) {
 	return !told || b->freed;
 }
 
-int pypto_te_poll(const pypto_te_table *t, void *engine, pypto_te_batch **live, size_t count, int64_t wait_nanos) {
-	long pause = 5000;
-	for (;;) {
+int pypto_te_poll(const pypto_te_table *t, void *engine, pypto_te_batch **live, size_t count, int64_t wait_nanos, int64_t quiet_nanos) {
+	for (int64_t waited = 0;;) {
 		int changed = 0;
 		for (size_t i = 0; i < count; i++) {
 			live[i]->changed = (uint8_t)poll_one(t, engine, live[i]);
 			changed += live[i]->changed;
 		}
-		if (changed > 0 || wait_nanos <= 0) return changed;
-		struct timespec nap = {0, pause};
+		if (changed > 0 || waited >= wait_nanos) return changed;
+		int64_t pause = (quiet_nanos + waited) / PYPTO_TE_PAUSE_SHARE;
+		if (pause < PYPTO_TE_PAUSE_LEAST) pause = PYPTO_TE_PAUSE_LEAST;
+		if (pause > PYPTO_TE_PAUSE_MOST) pause = PYPTO_TE_PAUSE_MOST;
+		struct timespec nap = {0, (long)pause};
 		nanosleep(&nap, NULL);
-		wait_nanos -= pause;
-		if (pause < 80000) pause *= 2;
+		waited += pause;
 	}
 }

@@ -26,6 +26,14 @@ int pypto_te_register(const pypto_te_table *t, void *engine, uintptr_t address, 
 int pypto_te_unregister(const pypto_te_table *t, void *engine, uintptr_t address);
 pypto_te_batch *pypto_te_batch_new(uint32_t count);
 int pypto_te_submit(const pypto_te_table *t, void *engine, pypto_te_batch *b, int opcode);
-int pypto_te_poll(const pypto_te_table *t, void *engine, pypto_te_batch **live, size_t count, int64_t wait_nanos);
+
+/* The pause between two looks is one part in PAUSE_SHARE of the time for which
+ * nothing has happened, within bounds, in nanoseconds: what has taken long is
+ * noticed a little later, and polling leaves the library's threads their cores. */
+enum { PYPTO_TE_PAUSE_SHARE = 64, PYPTO_TE_PAUSE_LEAST = 5000, PYPTO_TE_PAUSE_MOST = 1000000 };
+
+/* Asks for all batches again and again until one changed or wait_nanos are over;
+ * quiet_nanos is for how long nothing had happened before. */
+int pypto_te_poll(const pypto_te_table *t, void *engine, pypto_te_batch **live, size_t count, int64_t wait_nanos, int64_t quiet_nanos);
 
 #endif

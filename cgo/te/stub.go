@@ -46,4 +46,4 @@ func (e *Engine) Submit(Opcode, []Request, handle.Handle) error { return dl.ErrN
 func (e *Engine) Live() int { return 0 }
 
 // Poll has nothing to say.
-func (e *Engine) Poll(dst []Report, _ time.Duration) []Report { return dst }
+func (e *Engine) Poll(dst []Report, _, _ time.Duration) []Report { return dst }

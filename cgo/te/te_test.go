@@ -54,7 +54,7 @@ func pages(t testing.TB, bytes int) ([]byte, uintptr) {
 // end polls until the batch of an owner has ended.
 func end(t testing.TB, e *Engine, owner handle.Handle) Report {
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
-		for _, r := range e.Poll(nil, time.Millisecond) {
+		for _, r := range e.Poll(nil, time.Millisecond, 0) {
 			if r.Owner == owner && r.Ended {
 				return r
 			}
@@ -207,7 +207,7 @@ func BenchmarkSubmitAndPoll(b *testing.B) {
 		submitting += time.Since(begin)
 		segments += len(requests)
 		for ended := false; !ended; {
-			reports = source.Poll(reports[:0], time.Millisecond)
+			reports = source.Poll(reports[:0], time.Millisecond, 0)
 			for _, r := range reports {
 				ended = ended || r.Ended
 			}

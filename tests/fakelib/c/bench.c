@@ -1,6 +1,6 @@
 /*
  * What the Transfer Engine does when C alone calls it: the same transfers as
- * the Go benchmark, with the same window and the same pauses between polls.
+ * the Go benchmark, with the same window and pauses of 5 to 80 us between polls.
  *
  * bench LIBRARY BYTES reads lines "COUNT SIZE TIMES": TIMES writes of COUNT
  * scattered pieces of SIZE bytes, and answers each with its nanoseconds.
