@@ -2,6 +2,7 @@ package mooncake
 
 import (
 	"bufio"
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -120,6 +121,8 @@ type process struct {
 	out    *json.Decoder
 	knobs  *fakelib.Libraries
 	target transfer.Target
+	// said is its standard error, whole once it has ended.
+	said bytes.Buffer
 }
 
 // spawn starts a child with knobs of its own.
@@ -133,7 +136,7 @@ func spawn(t *testing.T, library string, bytes int64, set func(k *fakelib.Librar
 	}
 	p.Env = append(os.Environ(), envRole+"=target", envLibrary+"="+library, envBytes+"="+strconv.FormatInt(bytes, 10),
 		fakelib.EnvKnobs+"="+p.knobs.Knobs)
-	p.Stderr = os.Stderr
+	p.Stderr = io.MultiWriter(os.Stderr, &p.said)
 	p.in, err = p.StdinPipe()
 	require.NoError(t, err)
 	out, err := p.StdoutPipe()

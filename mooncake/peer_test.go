@@ -180,9 +180,9 @@ func TestChildrenInheritNoPort(t *testing.T) {
 func TestFatalFaults(t *testing.T) {
 	l := needFakes(t)
 	t.Run("exception", func(t *testing.T) {
-		c := spawn(t, l.TransferEngine, 1<<20, func(k *fakelib.Libraries) { k.Set(fakelib.CreateAborts, 1) })
-		c.Stderr = nil
+		c := spawn(t, l.TransferEngine, 1<<20, func(k *fakelib.Libraries) { k.Set(fakelib.CreateThrows, 1) })
 		requireEnd(t, c, syscall.SIGABRT)
+		require.Contains(t, c.said.String(), "throwing an instance of 'int'")
 	})
 	t.Run("wild pointer", func(t *testing.T) {
 		c := spawn(t, l.TransferEngine, 1<<20, nil)

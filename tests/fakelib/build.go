@@ -102,10 +102,10 @@ func compiled(compiler string) (string, error) {
 		return "", err
 	}
 	for _, args := range [][]string{
-		{"-o", "libtransfer_engine.so", "-shared", "te.c", "knobs.c"},
+		{"-o", "libtransfer_engine.so", "-shared", "te.c", "knobs.c", "-ldl"},
 		{"-o", "ascend/libascendcl.so", "-shared", "acl.c", "knobs.c", "-Wl,-soname,libascendcl.so"},
 		{"-o", "bench", "bench.c", "-ldl"},
-		{"-o", "ascend/libtransfer_engine.so", "-shared", "-DFAKE_ASCEND", "te.c", "knobs.c", "-Lascend", "-lascendcl", "-Wl,-rpath,$ORIGIN"},
+		{"-o", "ascend/libtransfer_engine.so", "-shared", "-DFAKE_ASCEND", "te.c", "knobs.c", "-Lascend", "-lascendcl", "-Wl,-rpath,$ORIGIN", "-ldl"},
 	} {
 		c := exec.Command(compiler, append(append([]string{}, flags...), args...)...)
 		c.Dir = dir
@@ -120,7 +120,7 @@ func compiled(compiler string) (string, error) {
 	return final, nil
 }
 
-var flags = []string{"-std=c11", "-O2", "-g", "-fPIC", "-pthread", "-Wall", "-Wextra"}
+var flags = []string{"-std=c11", "-O2", "-g", "-fPIC", "-fexceptions", "-pthread", "-Wall", "-Wextra"}
 
 // owned says whether a folder is there and nobody else can change it.
 func owned(dir string) bool {

@@ -12,9 +12,9 @@ type Knob int
 const (
 	// CreateFails: the n-th createTransferEngine has no engine.
 	CreateFails Knob = iota
-	// CreateAborts: the n-th createTransferEngine throws an exception, which
-	// leaves C and ends the process.
-	CreateAborts
+	// CreateThrows: the n-th createTransferEngine throws a C++ exception, which
+	// nothing catches.
+	CreateThrows
 	// CreateMillis delays createTransferEngine.
 	CreateMillis
 	// CreateHandlers: createTransferEngine takes SIGINT, SIGPIPE and SIGSEGV, with

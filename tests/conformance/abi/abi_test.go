@@ -78,6 +78,17 @@ func TestHeaderIsTheUpstreamOne(t *testing.T) {
 	compile(t, "-fsyntax-only", "-I", upstream, "c/upstream.c")
 }
 
+func TestHeaderIsTheVendorsOne(t *testing.T) {
+	vendor := os.Getenv("PYPTO_ASCEND_INCLUDE")
+	if vendor == "" {
+		t.Skip("PYPTO_ASCEND_INCLUDE is not set: it names the folder of acl/acl.h")
+	}
+	program := filepath.Join(t.TempDir(), "codes")
+	compile(t, "-isystem", vendor, "-o", program, "c/upstream_acl.c")
+	out, err := exec.Command(program).CombinedOutput()
+	require.NoError(t, err, string(out))
+}
+
 // eachLibrary runs a test on the fake library and on the real one.
 func eachLibrary(t *testing.T, run func(t *testing.T, library string)) {
 	t.Run("fake", func(t *testing.T) {

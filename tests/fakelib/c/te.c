@@ -10,6 +10,7 @@
 #include "knobs.h"
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
@@ -406,6 +407,21 @@ static void *send_thread(void *arg) {
 
 static void foreign_handler(int s) { (void)s; }
 
+/* Throws a C++ exception, by the C++ ABI and without a C++ compiler. */
+static void throw_int(void) {
+	void *runtime = dlopen("libstdc++.so.6", RTLD_NOW | RTLD_LOCAL);
+	if (runtime == NULL) die("createTransferEngine", dlerror());
+	void *(*allocate)(size_t);
+	void (*raise_it)(void *, void *, void (*)(void *));
+	*(void **)&allocate = dlsym(runtime, "__cxa_allocate_exception");
+	*(void **)&raise_it = dlsym(runtime, "__cxa_throw");
+	void *int_type = dlsym(runtime, "_ZTIi");
+	if (allocate == NULL || raise_it == NULL || int_type == NULL) die("createTransferEngine", "libstdc++ cannot throw");
+	int *exception = allocate(sizeof *exception);
+	*exception = 42;
+	raise_it(exception, int_type, NULL);
+}
+
 static void disturb(void) {
 	if (knob(K_CREATE_HANDLERS)) {
 		int list[] = {SIGINT, SIGPIPE, SIGSEGV};
@@ -418,8 +434,7 @@ static void disturb(void) {
 		printf("fakelib says hello\n");
 		fflush(stdout);
 	}
-	/* An exception that leaves a C function ends in std::terminate. */
-	if (turn(K_CREATE_ABORTS)) die("createTransferEngine", "terminate called after throwing an instance of 'std::logic_error'");
+	if (turn(K_CREATE_THROWS)) throw_int();
 }
 
 static int env_int(const char *name, int otherwise) {
