@@ -16,6 +16,18 @@ const (
 	sshConnect = 10 * time.Second
 	// pythonModule is the upstream server's entry point.
 	pythonModule = "pypto_serving.cli"
+	// markVariable names a process's slot. What a server starts inherits it, and
+	// a stop finds by it what has left the server's process group.
+	markVariable = "PYPTO_FLEET_SLOT"
+)
+
+// Exit statuses of a remote launch. Any status but uncertainStatus says that
+// nothing was started.
+const (
+	// uncertainStatus is ssh's own for a connection that failed, and the launch's
+	// for a server that runs and could not be written down.
+	uncertainStatus = 255
+	missingStatus   = 127
 )
 
 // Command is one process that the router starts for a slot.
@@ -27,8 +39,10 @@ type Command struct {
 	Env []string
 	// Dir is the working directory, "" for the router's own.
 	Dir string
-	// Log takes the command's output; "" where the command writes it itself.
-	Log string
+	// Log is the file to which the command's output is appended, below Header and
+	// the time; Pid is the file that names its process. Both are "" where the
+	// command writes them itself, or needs none.
+	Log, Header, Pid string
 }
 
 // Environ is what the process inherits with its own variables: everything but
@@ -43,18 +57,30 @@ func (c Command) Environ(inherited []string) []string {
 	return append(out, c.Env...)
 }
 
-func (s Slot) logPath(h *Host) string { return path.Join(h.LogDir, s.Name+".log") }
-func (s Slot) pidPath(h *Host) string { return path.Join(h.LogDir, s.Name+".pid") }
+// LogPath is where the slot's start-up output goes, on the slot's machine.
+func (l Launch) LogPath() string { return path.Join(l.Host.LogDir, l.Slot.Name+".log") }
+
+// PidPath is the file that names the process that was launched: its number, its
+// start time as in /proc, and the instance.
+func (l Launch) PidPath() string { return path.Join(l.Host.LogDir, l.Slot.Name+".pid") }
+
+// stoppedPath is the file with the instances that were stopped over ssh.
+func (l Launch) stoppedPath() string { return path.Join(l.Host.LogDir, l.Slot.Name+".stopped") }
+
+// mark is the variable that every process of the slot has. It holds a path,
+// because two routers may use one slot's name on one machine.
+func (l Launch) mark() string { return markVariable + "=" + l.PidPath() }
 
 // serve is the server's command line.
-func (s Slot) serve(h *Host) []string {
+func (l Launch) serve() []string {
+	h := l.Host
 	args := slices.Clone(h.Program)
 	if h.Python != "" {
 		args = []string{h.Python, "-m", pythonModule}
 	}
 	// 0.0.0.0, because the router may be elsewhere; the start-up log always,
 	// because a failed load is diagnosed from nothing else.
-	args = append(args, "--model", h.Model, "--devices", joinDevices(s.Devices), "--host", "0.0.0.0", "--port", strconv.Itoa(s.Port), "--show-startup-logs")
+	args = append(args, "--model", h.Model, "--devices", joinDevices(l.Slot.Devices), "--host", "0.0.0.0", "--port", strconv.Itoa(l.Slot.Port), "--show-startup-logs")
 	if h.ServedModelName != "" {
 		args = append(args, "--served-model-name", h.ServedModelName)
 	}
@@ -63,93 +89,106 @@ func (s Slot) serve(h *Host) []string {
 
 // launched is the server's command line behind the host's wrapper, which takes
 // it as one argument.
-func (s Slot) launched(h *Host) []string {
-	if len(h.LaunchWrapper) == 0 {
-		return s.serve(h)
+func (l Launch) launched() []string {
+	if len(l.Host.LaunchWrapper) == 0 {
+		return l.serve()
 	}
-	return append(s.expandAll(h.LaunchWrapper), quoteAll(s.serve(h)))
+	return append(l.Slot.expandAll(l.Host.LaunchWrapper), quoteAll(l.serve()))
 }
 
-func (s Slot) environment(h *Host) []string {
+func (l Launch) environment() []string {
 	var out []string
-	for _, name := range slices.Sorted(maps.Keys(h.Env)) {
-		out = append(out, name+"="+s.expand(h.Env[name]))
+	for _, name := range slices.Sorted(maps.Keys(l.Host.Env)) {
+		out = append(out, name+"="+l.Slot.expand(l.Host.Env[name]))
 	}
 	return out
 }
 
-// LaunchCommand starts the slot's replica. instance names this life of the slot
-// in its log and pid file.
-func (c *Config) LaunchCommand(s Slot, instance string) Command {
-	h := &c.Hosts[s.Host]
-	if h.Local() {
-		return Command{Args: s.launched(h), Env: s.environment(h), Dir: h.Workdir, Log: s.logPath(h)}
-	}
-	return Command{Args: h.ssh(s.remoteLaunch(h, instance))}
+// header is what a launch writes into the log behind the time. It leaves out the
+// environment, which may be secret.
+func (l Launch) header() string {
+	return "launch " + l.Instance + ": " + quoteAll(l.launched())
 }
 
-// remoteLaunch is one line for the remote shell. Each step stops the ones behind
+// LaunchCommand starts the slot's replica and does not wait for it.
+func (l Launch) LaunchCommand() Command {
+	if l.Host.Local() {
+		return Command{Args: l.launched(), Env: append(l.environment(), l.mark()), Dir: l.Host.Workdir, Log: l.LogPath(), Header: l.header(), Pid: l.PidPath()}
+	}
+	// The shell that starts the server has the mark, too: a stop ends a launch
+	// that is under way.
+	return Command{Args: l.Host.ssh(quoteAll([]string{"env", l.mark(), "sh", "-c", l.remoteLaunch()}))}
+}
+
+// remoteLaunch is one line for a remote shell. Each step stops the ones behind
 // it, so that ssh's exit status tells: nohup before cd, for one, would skip the
 // server and still succeed.
-func (s Slot) remoteLaunch(h *Host, instance string) string {
-	args := s.launched(h)
-	log, pid := quote(s.logPath(h)), quote(s.pidPath(h))
-	header := fmt.Sprintf("=== launch %s: %s", instance, quoteAll(args))
+//
+// A connection that has hung may deliver its line long after the router has
+// given the launch up and stopped it, and even after the slot's next launch. So
+// a stop writes down its instance before it looks for processes, and a launch
+// looks there after it became visible: one of them sees the other.
+func (l Launch) remoteLaunch() string {
+	h, args, log := l.Host, l.launched(), quote(l.LogPath())
 	run := append([]string{"nohup", "setsid"}, args...)
-	if env := s.environment(h); len(env) > 0 {
+	if env := l.environment(); len(env) > 0 {
 		run = slices.Concat([]string{"nohup", "setsid", "env"}, env, args)
 	}
-	steps := []string{"mkdir -p " + quote(h.LogDir), "printf '%s\\n' " + quote(header) + " >>" + log}
+	steps := []string{
+		"mkdir -p " + quote(h.LogDir),
+		fmt.Sprintf("{ ! grep -qxF -e %s %s 2>/dev/null || { echo stopped meanwhile >&2; exit 1; }; }", quote(l.Instance), quote(l.stoppedPath())),
+		fmt.Sprintf("printf '=== %%s %%s\\n' \"$(date -u +%%Y-%%m-%%dT%%H:%%M:%%SZ)\" %s >>%s", quote(l.header()), log),
+	}
 	if h.Workdir != "" {
 		steps = append(steps, "cd "+quote(h.Workdir))
 	}
+	// What is not there would only be told by the log. A PATH of the file's own
+	// may find what this shell's does not.
+	needed := []string{"setsid", args[0]}
+	if _, own := h.Env["PATH"]; own {
+		needed = needed[:1]
+	}
+	for _, program := range needed {
+		steps = append(steps, fmt.Sprintf("{ command -v %s >/dev/null || { printf '%%s: command not found\\n' %s >&2; exit %d; }; }", quote(program), quote(program), missingStatus))
+	}
 	// The start time tells this process from a later one with its number.
-	steps = append(steps, fmt.Sprintf("{ %s >>%s 2>&1 </dev/null & echo \"$! $(sed 's/.*) //' /proc/$!/stat | cut -d' ' -f20) %s\" >%s; }", quoteAll(run), log, instance, pid))
+	steps = append(steps, fmt.Sprintf("{ %s >>%s 2>&1 </dev/null & start=$(sed 's/.*) //' /proc/$!/stat 2>/dev/null | cut -d' ' -f20); echo \"$! ${start:-0} %s\" >%s || exit %d; }",
+		quoteAll(run), log, l.Instance, quote(l.PidPath()), uncertainStatus))
 	return strings.Join(steps, " && ")
 }
 
+// Uncertain says that a launch command that ended with this status may have
+// started something.
+func (l Launch) Uncertain(status int) bool { return !l.Host.Local() && status == uncertainStatus }
+
 // StopCommand ends the slot's replica. It exits 0 only when nothing of it is
 // left, and also when there was nothing. The default one kills at half the grace
-// and gives up at its end.
-func (c *Config) StopCommand(s Slot, grace time.Duration) Command {
-	h := &c.Hosts[s.Host]
-	args := s.expandAll(h.StopCommand)
+// and gives up at its end; a stop_command of the file is believed.
+func (l Launch) StopCommand() Command {
+	args := l.Slot.expandAll(l.Host.StopCommand)
 	if len(args) == 0 {
-		args = []string{"sh", "-c", s.stopScript(h, grace)}
+		args = []string{"sh", "-c", l.stopScript()}
 	}
-	if h.Local() {
+	if l.Host.Local() {
 		return Command{Args: args}
 	}
-	return Command{Args: h.ssh(quoteAll(args))}
+	return Command{Args: l.Host.ssh(l.writeStopped() + " && " + quoteAll(args))}
 }
 
-// pattern matches the command line of the slot's server, and of a wrapper that
-// carries it as text, by port and not by model. It does not match itself.
-func (s Slot) pattern(h *Host) string {
-	name := pythonModule
-	if h.Python == "" {
-		name = path.Base(h.Program[len(h.Program)-1])
-	}
-	return fmt.Sprintf("[%s]%s'?( .*)? --port %d( |$)", name[:1], regexp.QuoteMeta(name[1:]), s.Port)
+// stoppedKept is how many instances of a slot are remembered as stopped: far
+// more than can be launched while one connection hangs.
+const stoppedKept = 100
+
+// writeStopped writes the instance down before anything is looked for; see
+// remoteLaunch.
+func (l Launch) writeStopped() string {
+	file, next := quote(l.stoppedPath()), quote(l.stoppedPath()+".new")
+	return fmt.Sprintf("mkdir -p %s && { tail -n %d %s 2>/dev/null; echo %s; } >%s && mv %s %s", quote(l.Host.LogDir), stoppedKept, file, quote(l.Instance), next, next, file)
 }
 
-// stopScript signals the process group of the pid file, if that process is still
-// the one that was launched, and everything that matches the pattern; waits for
-// their end, and kills at half the grace.
-func (s Slot) stopScript(h *Host, grace time.Duration) string {
-	seconds := int(max(grace, 2*time.Second).Round(time.Second) / time.Second)
-	return strings.NewReplacer("PIDFILE", quote(s.pidPath(h)), "PATTERN", quote(s.pattern(h)), "HALF", strconv.Itoa(seconds/2), "GRACE", strconv.Itoa(seconds)).Replace(
-		`group=; if read -r pid start rest 2>/dev/null <PIDFILE; then
-now=$(sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null | cut -d' ' -f20)
-if [ -z "$now" ] || [ "$now" = "$start" ]; then group=$pid; fi; fi
-left() {
-found=$(pgrep -f -- PATTERN); [ $? -le 1 ] || exit 2
-if [ -n "$group" ]; then more=$(pgrep -g "$group"); [ $? -le 1 ] || exit 2; found="$found $more"; fi
-set -- $found; found=$*; }
-i=0; while :; do left; [ -n "$found" ] || exit 0
-[ $i -lt GRACE ] || exit 1
-if [ $i -eq 0 ]; then kill -TERM $found 2>/dev/null; elif [ $i -eq HALF ]; then kill -KILL $found 2>/dev/null; fi
-i=$((i+1)); sleep 1; done`)
+// LogCommand prints the end of the log of a host that is reached over ssh.
+func (l Launch) LogCommand(limit int) Command {
+	return Command{Args: l.Host.ssh(fmt.Sprintf("tail -c %d %s", limit, quote(l.LogPath())))}
 }
 
 // ssh wraps one line for the remote shell.

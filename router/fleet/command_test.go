@@ -1,7 +1,11 @@
 package fleet
 
 import (
+	"cmp"
 	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,92 +15,102 @@ import (
 
 const serveTail = "--host 0.0.0.0 --port 8001 --show-startup-logs"
 
-func oneHost(t *testing.T, fields string) (*Config, Slot) {
+func oneHost(t *testing.T, fields string) Launch {
 	t.Helper()
 	c := mustParse(t, `{"hosts":[{"name":"n","model":"/m odel","devices":[0,1],"devices_per_replica":2`+fields+`}]}`)
-	return c, c.Slots[0]
+	return Launch{Slot: c.Slots[0], Host: &c.Hosts[0], Instance: "i1", Grace: 30 * time.Second}
 }
 
+func payload(c Command) string { return c.Args[len(c.Args)-1] }
+
 func TestLaunchCommandHere(t *testing.T) {
+	bare := []string{"pypto-serving", "--model", "/m odel", "--devices", "0,1", "--host", "0.0.0.0", "--port", "8001", "--show-startup-logs"}
 	for _, c := range []struct {
 		name, fields string
-		want         Command
+		args, env    []string
+		dir, folder  string
+		header       string
 	}{
 		// Fleet behaviour 75
 		// Fleet behaviour 78
-		{"bare", `,"serve_args":["--tp","{device}"]`, Command{Args: []string{"pypto-serving", "--model", "/m odel", "--devices", "0,1", "--host", "0.0.0.0", "--port", "8001", "--show-startup-logs", "--tp", "{device}"}, Log: "/tmp/pypto-serving-router/n-d0.log"}},
+		{
+			name: "bare", fields: `,"serve_args":["--tp","{device}"]`, args: append(slices.Clone(bare), "--tp", "{device}"),
+			header: "pypto-serving --model '/m odel' --devices 0,1 " + serveTail + " --tp '{device}'",
+		},
 		// Fleet behaviour 73
-		{"module", `,"python":"python3","served_model_name":"q"`, Command{Args: []string{"python3", "-m", "pypto_serving.cli", "--model", "/m odel", "--devices", "0,1", "--host", "0.0.0.0", "--port", "8001", "--show-startup-logs", "--served-model-name", "q"}, Log: "/tmp/pypto-serving-router/n-d0.log"}},
+		{
+			name: "module", fields: `,"python":"python3","served_model_name":"q"`,
+			args:   []string{"python3", "-m", "pypto_serving.cli", "--model", "/m odel", "--devices", "0,1", "--host", "0.0.0.0", "--port", "8001", "--show-startup-logs", "--served-model-name", "q"},
+			header: "python3 -m pypto_serving.cli --model '/m odel' --devices 0,1 " + serveTail + " --served-model-name q",
+		},
 		// Fleet behaviour 74
 		// Fleet behaviour 79
-		{"wrapper", `,"program":["serve me"],"launch_wrapper":["submit","--device","{device}","--all","{devices}"]`, Command{Args: []string{"submit", "--device", "0", "--all", "0,1", "'serve me' --model '/m odel' --devices 0,1 " + serveTail}, Log: "/tmp/pypto-serving-router/n-d0.log"}},
+		{
+			name: "wrapper", fields: `,"program":["serve me"],"launch_wrapper":["submit","--device","{device}","--all","{devices}"]`,
+			args:   []string{"submit", "--device", "0", "--all", "0,1", "'serve me' --model '/m odel' --devices 0,1 " + serveTail},
+			header: `submit --device 0 --all 0,1 ''\''serve me'\'' --model '\''/m odel'\'' --devices 0,1 ` + serveTail + `'`,
+		},
 		// Fleet behaviour 76
-		{"environment and places", `,"env":{"B":"x{device}","A":"{port}"},"workdir":"/w","log_dir":"/l"`, Command{Args: []string{"pypto-serving", "--model", "/m odel", "--devices", "0,1", "--host", "0.0.0.0", "--port", "8001", "--show-startup-logs"}, Env: []string{"A=8001", "B=x0"}, Dir: "/w", Log: "/l/n-d0.log"}},
+		{
+			name: "environment and places", fields: `,"env":{"B":"x{device}","A":"{port}"},"workdir":"/w","log_dir":"/l"`, args: bare, env: []string{"A=8001", "B=x0"}, dir: "/w", folder: "/l",
+			header: "pypto-serving --model '/m odel' --devices 0,1 " + serveTail,
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			config, slot := oneHost(t, c.fields)
-			assert.Equal(t, c.want, config.LaunchCommand(slot, "i1"))
+			folder := cmp.Or(c.folder, DefaultLogDir)
+			assert.Equal(t, Command{
+				Args: c.args, Env: append(c.env, "PYPTO_FLEET_SLOT="+folder+"/n-d0.pid"), Dir: c.dir,
+				Log: folder + "/n-d0.log", Header: "launch i1: " + c.header, Pid: folder + "/n-d0.pid",
+			}, oneHost(t, c.fields).LaunchCommand())
 		})
 	}
 }
 
 func TestLaunchCommandOverSSH(t *testing.T) {
 	// Fleet behaviour 77
-	c, slot := oneHost(t, `,"ssh":"u@far","identity_file":"~/k","env":{"A":"a b"},"workdir":"/w d","log_dir":"/l d"`)
-	got := c.LaunchCommand(slot, "i1")
-	assert.Equal(t, []string{"ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new", "-o", "ConnectTimeout=10", "-i", "~/k", "-o", "IdentitiesOnly=yes", "--", "u@far"}, got.Args[:len(got.Args)-1])
-	assert.Equal(t, `mkdir -p '/l d' && printf '%s\n' '=== launch i1: pypto-serving --model '\''/m odel'\'' --devices 0,1 `+serveTail+`' >>'/l d/n-d0.log' && cd '/w d' && `+
-		`{ nohup setsid env 'A=a b' pypto-serving --model '/m odel' --devices 0,1 `+serveTail+` >>'/l d/n-d0.log' 2>&1 </dev/null & `+
-		`echo "$! $(sed 's/.*) //' /proc/$!/stat | cut -d' ' -f20) i1" >'/l d/n-d0.pid'; }`, got.Args[len(got.Args)-1])
-	assert.Empty(t, got.Env, "over ssh the variables are in the payload")
-	assert.NoError(t, exec.Command("sh", "-n", "-c", got.Args[len(got.Args)-1]).Run())
+	got := oneHost(t, `,"ssh":"u@far","identity_file":"~/k","env":{"A":"a b"},"workdir":"/w d","log_dir":"/l d"`).LaunchCommand()
+	options := []string{"ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new", "-o", "ConnectTimeout=10"}
+	assert.Equal(t, append(slices.Clone(options), "-i", "~/k", "-o", "IdentitiesOnly=yes", "--", "u@far"), got.Args[:len(got.Args)-1])
+	assert.Equal(t, Command{Args: got.Args}, got, "the line does all of it over there")
+	words, err := exec.Command("sh", "-c", "printf '%s\\0' "+payload(got)).Output()
+	require.NoError(t, err)
+	line := strings.Split(string(words), "\x00")
+	require.Equal(t, []string{"env", "PYPTO_FLEET_SLOT=/l d/n-d0.pid", "sh", "-c"}, line[:4])
+	assert.Equal(t, `mkdir -p '/l d' && { ! grep -qxF -e i1 '/l d/n-d0.stopped' 2>/dev/null || { echo stopped meanwhile >&2; exit 1; }; }`+
+		` && printf '=== %s %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" 'launch i1: pypto-serving --model '\''/m odel'\'' --devices 0,1 `+serveTail+`' >>'/l d/n-d0.log'`+
+		` && cd '/w d'`+
+		` && { command -v setsid >/dev/null || { printf '%s: command not found\n' setsid >&2; exit 127; }; }`+
+		` && { command -v pypto-serving >/dev/null || { printf '%s: command not found\n' pypto-serving >&2; exit 127; }; }`+
+		` && { nohup setsid env 'A=a b' pypto-serving --model '/m odel' --devices 0,1 `+serveTail+` >>'/l d/n-d0.log' 2>&1 </dev/null &`+
+		` start=$(sed 's/.*) //' /proc/$!/stat 2>/dev/null | cut -d' ' -f20); echo "$! ${start:-0} i1" >'/l d/n-d0.pid' || exit 255; }`, line[4])
+	got = oneHost(t, `,"ssh":"far","env":{"PATH":"/opt"}`).LaunchCommand()
+	assert.Equal(t, append(options, "--", "far"), got.Args[:len(got.Args)-1])
+	assert.NotContains(t, payload(got), "command -v pypto-serving", "only its own PATH would find it")
+}
+
+func TestWhichStatusesAreUncertain(t *testing.T) {
+	for status, want := range map[int]bool{1: false, 2: false, 127: false, 255: true} {
+		assert.Equal(t, want, oneHost(t, `,"ssh":"far"`).Uncertain(status), status)
+		assert.False(t, oneHost(t, ``).Uncertain(status), "here a program has started or has not")
+	}
 }
 
 func TestStopCommand(t *testing.T) {
-	c, slot := oneHost(t, `,"stop_command":["halt","{device}","{port}","a b"]`)
-	assert.Equal(t, Command{Args: []string{"halt", "0", "8001", "a b"}}, c.StopCommand(slot, 30*time.Second))
-	c, slot = oneHost(t, `,"ssh":"far","stop_command":["halt","a b"]`)
-	assert.Equal(t, "halt 'a b'", c.StopCommand(slot, 30*time.Second).Args[len(c.StopCommand(slot, 30*time.Second).Args)-1])
+	here := `"stop_command":["halt","{device}","{port}","a b"]`
+	assert.Equal(t, Command{Args: []string{"halt", "0", "8001", "a b"}}, oneHost(t, ","+here).StopCommand())
+	assert.Equal(t, `mkdir -p '/l d' && { tail -n 100 '/l d/n-d0.stopped' 2>/dev/null; echo i1; } >'/l d/n-d0.stopped.new' && mv '/l d/n-d0.stopped.new' '/l d/n-d0.stopped' && halt 0 8001 'a b'`,
+		payload(oneHost(t, `,"ssh":"far","log_dir":"/l d",`+here).StopCommand()))
 
-	c, slot = oneHost(t, ``)
-	stop := c.StopCommand(slot, 30*time.Second)
+	stop := oneHost(t, ``).StopCommand()
 	require.Equal(t, []string{"sh", "-c"}, stop.Args[:2])
-	assert.NoError(t, exec.Command("sh", "-n", "-c", stop.Args[2]).Run())
-	assert.Contains(t, stop.Args[2], "[ $i -lt 30 ]")
-	assert.Contains(t, stop.Args[2], "[ $i -eq 15 ]")
+	assert.Contains(t, stop.Args[2], "[ $age -lt 30 ]")
+	assert.Contains(t, stop.Args[2], "[ $age -ge 15 ]")
+	assert.Empty(t, regexp.MustCompile("PIDFILE|MARK|VARIABLE|SERVER|WRAPPED|PORT|HALF|GRACE").FindString(stop.Args[2][:strings.Index(stop.Args[2], "elsewhere")]))
+	assert.True(t, strings.HasSuffix(payload(oneHost(t, `,"ssh":"far"`).StopCommand()), " && sh -c "+quote(stop.Args[2])))
 }
 
-func TestStopPattern(t *testing.T) {
-	for _, c := range []struct {
-		name, fields, line string
-		want               bool
-	}{
-		{"the server", ``, "/usr/bin/pypto-serving --model /m --host 0.0.0.0 --port 8001 --show-startup-logs", true},
-		{"port at the end", ``, "pypto-serving --port 8001", true},
-		{"other port", ``, "pypto-serving --model /m --port 80011", false},
-		{"the router", ``, "pypto-serving-router --replicas f --port 8001", false},
-		{"the wrapper", `,"launch_wrapper":["submit"]`, "submit pypto-serving --model '/m odel' --port 8001 --show-startup-logs", true},
-		{"the module", `,"python":"python3"`, "python3 -m pypto_serving.cli --model /m --port 8001 --x", true},
-		{"a dot is a dot", `,"python":"python3"`, "python3 -m pypto_servingXcli --model /m --port 8001 --x", false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			config, slot := oneHost(t, c.fields)
-			pattern := slot.pattern(&config.Hosts[0])
-			for _, l := range []struct {
-				line string
-				want bool
-			}{{c.line, c.want}, {config.StopCommand(slot, 30*time.Second).String(), false}} {
-				grep := exec.Command("grep", "-E", "-e", pattern)
-				in, err := grep.StdinPipe()
-				require.NoError(t, err)
-				require.NoError(t, grep.Start())
-				_, err = in.Write([]byte(l.line))
-				require.NoError(t, err)
-				require.NoError(t, in.Close())
-				assert.Equal(t, l.want, grep.Wait() == nil, "%s on %s", pattern, l.line)
-			}
-		})
-	}
+func TestLogCommand(t *testing.T) {
+	assert.Equal(t, "tail -c 800 '/l d/n-d0.log'", payload(oneHost(t, `,"ssh":"far","log_dir":"/l d"`).LogCommand(800)))
 }
 
 func TestQuoteSurvivesAShell(t *testing.T) {
@@ -122,13 +136,13 @@ func TestPlan(t *testing.T) {
 	p := c.Plan(o)
 	assert.Equal(t, 5, p.Ceiling)
 	require.Len(t, p.Slots, 5)
-	assert.Equal(t, c.LaunchCommand(c.Slots[1], planInstance), p.Slots[1].Launch)
+	assert.Equal(t, Launch{Slot: c.Slots[1], Host: &c.Hosts[c.Slots[1].Host], Instance: planInstance}.LaunchCommand(), p.Slots[1].Launch)
 	text := p.String()
 	for _, want := range []string{
 		"pool: 5 slots, ceiling 5, 1 launched at start\n",
 		"replica standby: http://10.0.0.9:8001, never stopped\n",
 		"slot node01-d4: host node01 (this machine), devices 4, http://127.0.0.1:8005, log /scratch/router-logs/node01-d4.log\n",
-		"  launch: env PYPTO_PROG_BUILD_DIR=/scratch/build_d4 pypto-serving --model /models/Qwen3-14B --devices 4 --host 0.0.0.0 --port 8005",
+		"  launch: env PYPTO_PROG_BUILD_DIR=/scratch/build_d4 PYPTO_FLEET_SLOT=/scratch/router-logs/node01-d4.pid pypto-serving --model /models/Qwen3-14B --devices 4 --host 0.0.0.0 --port 8005",
 		"slot node02-d3: host node02 (over ssh), devices 3, http://node02:8004, log /tmp/pypto-serving-router/node02-d3.log\n",
 	} {
 		assert.Contains(t, text, want)

@@ -268,8 +268,9 @@ func FuzzParse(f *testing.F) {
 		}
 		for _, s := range c.Slots {
 			require.True(t, s.Port > 0 && s.Port < 65536)
-			c.LaunchCommand(s, "i")
-			c.StopCommand(s, time.Second)
+			l := Launch{Slot: s, Host: &c.Hosts[s.Host], Instance: "i", Grace: time.Second}
+			l.LaunchCommand()
+			l.StopCommand()
 		}
 	})
 }

@@ -31,9 +31,8 @@ func (c *Config) Plan(o Options) Plan {
 	p := Plan{Ceiling: o.Ceiling, Initial: o.Initial, Static: c.Replicas}
 	for _, s := range c.Slots {
 		h := &c.Hosts[s.Host]
-		p.Slots = append(p.Slots, PlannedSlot{
-			Slot: s, Local: h.Local(), Log: s.logPath(h), Launch: c.LaunchCommand(s, planInstance), Stop: c.StopCommand(s, o.StopGrace),
-		})
+		l := Launch{Slot: s, Host: h, Instance: planInstance, Grace: o.StopGrace}
+		p.Slots = append(p.Slots, PlannedSlot{Slot: s, Local: h.Local(), Log: l.LogPath(), Launch: l.LaunchCommand(), Stop: l.StopCommand()})
 	}
 	return p
 }
