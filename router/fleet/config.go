@@ -122,7 +122,7 @@ func Load(path string) (*Config, error) {
 }
 
 func unreadable(path string, err error) error {
-	return &pd.Error{Op: "load fleet", Code: pd.CodeInvalidConfig, Text: fmt.Sprintf("cannot read replica file %s: %v", path, err), Err: err}
+	return &pd.Error{Op: "load fleet", Code: pd.CodeInvalidConfig, Text: "cannot read replica file " + path, Err: err}
 }
 
 // Defects are everything that is wrong with one fleet file, in the order of the file.

@@ -24,7 +24,8 @@ func (s *Seconds) UnmarshalText(text []byte) error {
 		return nil
 	}
 	v, err := strconv.ParseFloat(string(text), 64)
-	if err != nil {
+	// A number that is too large is an infinity, which Resolve refuses by name.
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
 		return fmt.Errorf("%.32q is not a number of seconds", text)
 	}
 	*s = Seconds(v)
@@ -74,7 +75,7 @@ type Settings struct {
 	ReplaceStrikes int
 	StableAfter    Seconds
 	// StopGrace is how long a stopped replica may take to be gone.
-	StopGrace Seconds
+	StopGrace    Seconds
 	StateFile    string
 	DiscardState bool
 	AdminToken   TokenSources
@@ -129,7 +130,7 @@ type Options struct {
 	StableAfter    time.Duration
 	StopGrace      time.Duration
 	StateFile      string
-	DiscardState bool
+	DiscardState   bool
 	// AdminToken is "" where /replicas is open to everyone.
 	AdminToken string
 	// Warnings are things that are allowed and probably not meant.

@@ -113,6 +113,8 @@ func TestSecondsAreRead(t *testing.T) {
 	assert.Equal(t, 250*time.Millisecond, s.duration())
 	require.NoError(t, s.UnmarshalText([]byte("off")))
 	assert.Zero(t, s)
+	require.NoError(t, s.UnmarshalText([]byte("1e999")))
+	assert.True(t, math.IsInf(float64(s), 1))
 	require.EqualError(t, s.UnmarshalText([]byte("5s")), `"5s" is not a number of seconds`)
 }
 
