@@ -12,10 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The specification numbers behaviours. A test that shows one names it in a
-// comment, "Behaviour 29" or "Behaviours 40, 51 and 52"; stories in testdata do
-// the same. This list is what the project claims to have shown.
+// The specifications number behaviours. A test that shows one names it in a
+// comment, "Behaviour 29" or "Behaviours 40, 51 and 52" for those of the PD
+// specification, "Fleet behaviour 3" for those of the fleet router's; stories in
+// testdata do the same. These lists are what the project claims to have shown.
 const shown = "1-11 13-21 27-59 61-65 68-72 74-80 81-88 91-108 110 126-130 132-138 144-148 150-159 161-180"
+
+const fleetShown = "1-36 38-39 62-71 73-91 93-97"
 
 // What went wrong elsewhere is a case of the case-book. A test that shows what
 // becomes of it here is named after it and has a comment "Case B02" or "Cases B03,
@@ -29,15 +32,19 @@ var void = map[int]bool{
 }
 
 var (
-	mention = regexp.MustCompile(`(?i)behaviours?\s+(\d[\d,\s/#-]*(?:(?:and|to)[\s/#]*\d[\d,\s/#-]*)*)`)
+	mention = regexp.MustCompile(`(?i)(fleet\s+)?behaviours?\s+(\d[\d,\s/#-]*(?:(?:and|to)[\s/#]*\d[\d,\s/#-]*)*)`)
 	cases   = regexp.MustCompile(`(?i)cases?((?:\s*(?:,|and)?\s*B\d\d\b)+)`)
 	oneCase = regexp.MustCompile(`B\d\d`)
 	numbers = regexp.MustCompile(`(\d+)(?:\s*(?:-|to)\s*(\d+))?`)
 )
 
-func mentioned(text string, into map[int]bool) {
+// mentioned reads the numbers of one of the specifications.
+func mentioned(fleet bool, text string, into map[int]bool) {
 	for _, m := range mention.FindAllStringSubmatch(text, -1) {
-		for _, n := range numbers.FindAllStringSubmatch(m[1], -1) {
+		if fleet != (m[1] != "") {
+			continue
+		}
+		for _, n := range numbers.FindAllStringSubmatch(m[2], -1) {
 			first, _ := strconv.Atoi(n[1])
 			last := first
 			if n[2] != "" {
@@ -73,19 +80,28 @@ func eachTest(t *testing.T, f func(text string)) {
 }
 
 func TestClaimedBehavioursHaveATest(t *testing.T) {
-	found := map[int]bool{}
-	eachTest(t, func(text string) { mentioned(text, found) })
-	claimed := map[int]bool{}
-	for _, span := range strings.Fields(shown) {
-		mentioned("behaviour "+span, claimed)
+	for _, c := range []struct {
+		name, shown string
+		fleet       bool
+		void        map[int]bool
+	}{{"pd", shown, false, void}, {"fleet", fleetShown, true, nil}} {
+		t.Run(c.name, func(t *testing.T) {
+			found := map[int]bool{}
+			eachTest(t, func(text string) { mentioned(c.fleet, text, found) })
+			claimed := map[int]bool{}
+			for _, span := range strings.Fields(c.shown) {
+				mentioned(false, "behaviour "+span, claimed)
+			}
+			require.NotEmpty(t, claimed)
+			var missing []int
+			for n := range 200 {
+				if claimed[n] && !found[n] && !c.void[n] {
+					missing = append(missing, n)
+				}
+			}
+			require.Empty(t, missing, "claimed, and no test carries the number")
+		})
 	}
-	var missing []int
-	for n := 1; n <= 184; n++ {
-		if claimed[n] && !found[n] && !void[n] {
-			missing = append(missing, n)
-		}
-	}
-	require.Empty(t, missing, "claimed, and no test carries the number")
 }
 
 func mentionedCases(text string, into map[string]bool) {
@@ -128,10 +144,11 @@ func TestMentionsAreRead(t *testing.T) {
 		"// Behaviours 76\n// and 77: a chunk":   {76, 77},
 		"# Behaviour 154, 177: killed":           {154, 177},
 		"behaviour 31-33":                        {31, 32, 33},
+		"// Fleet behaviour 3":                   nil,
 		"the behaviour of 3 nodes is all right.": nil,
 	} {
 		got := map[int]bool{}
-		mentioned(text, got)
+		mentioned(false, text, got)
 		require.Len(t, got, len(want), text)
 		for _, n := range want {
 			require.True(t, got[n], text)
