@@ -242,7 +242,7 @@ func (c *conn) readBody() bool {
 		return true
 	}
 	tooLarge := func() bool {
-		c.refuse(413, fmt.Sprintf("the request body exceeds %d bytes", s.config.MaxBody))
+		c.refuseBody(413, fmt.Sprintf("the request body exceeds %d bytes", s.config.MaxBody))
 		c.linger()
 		return false
 	}
@@ -263,10 +263,10 @@ func (c *conn) readBody() bool {
 	case errors.Is(err, errBodyTooLarge):
 		return tooLarge()
 	case isTimeout(err):
-		c.refuse(408, "the request body did not arrive in time")
+		c.refuseBody(408, "the request body did not arrive in time")
 		c.linger()
 	case errors.Is(err, errMalformed):
-		c.refuse(400, err.Error())
+		c.refuseBody(400, err.Error())
 		c.linger()
 	}
 	return false
@@ -287,9 +287,24 @@ func (c *conn) run(h Handler) {
 
 // refuse answers by itself; the connection ends with it.
 func (c *conn) refuse(status int, message string) {
+	// The call may still be that of the request before.
+	c.call.header, c.call.answered = c.call.header[:0], false
+	c.reject(status, message)
+}
+
+// refuseBody is refuse for a request whose head was understood.
+func (c *conn) refuseBody(status int, message string) {
+	c.call.begin()
+	c.call.body = c.call.body[:0]
+	if refusing := c.server.config.Refusing; refusing != nil {
+		refusing(&c.call, status)
+	}
+	c.reject(status, message)
+}
+
+func (c *conn) reject(status int, message string) {
 	c.close = true
 	contentType, body := c.server.config.Refuse(status, message)
-	c.call.header = c.call.header[:0]
 	c.call.Reply(status, contentType, body)
 }
 

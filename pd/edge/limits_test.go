@@ -193,3 +193,43 @@ func TestCancelledBeforeItBeginsSendsNothing(t *testing.T) {
 	require.Empty(t, asked)
 	require.False(t, strings.Contains(err.Error(), "refused"))
 }
+
+// What is refused as the second request of a connection is answered, too, and the
+// owner of the server may put headers on what is refused for its body.
+func TestRefusalsOfLaterRequestsAreAnsweredWithTheOwnersHeaders(t *testing.T) {
+	config := edge.ServerConfig{MaxBody: 10, Refusing: func(c *edge.Call, status int) {
+		c.SetHeader("X-Of", c.Method()+" "+c.Path()+" "+c.Header("X-Given")+" "+itoa(status))
+	}}
+	_, address := serve(t, config, func(c *edge.Call) {
+		c.SetHeader("X-Of", "the handler")
+		c.Reply(200, "", c.Body())
+	})
+	const good = "POST /good HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nok"
+	for name, c := range map[string]struct {
+		request string
+		status  int
+		of      string
+	}{
+		"announced":  {"POST /x HTTP/1.1\r\nHost: h\r\nX-Given: 1\r\nContent-Length: 11\r\n\r\n", 413, "POST /x 1 413"},
+		"grown":      {"PUT /y HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nb\r\n01234567890\r\n0\r\n\r\n", 413, "PUT /y  413"},
+		"no chunks":  {"POST /z?q HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400, "POST /z  400"},
+		"bad head":   {"nonsense\r\n\r\n", 400, ""},
+		"two bodies": {"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n", 400, ""},
+	} {
+		for _, before := range []string{"", good} {
+			nc := dial(t, address)
+			br := bufio.NewReader(nc)
+			if before != "" {
+				send(t, nc, before)
+				r, body := readResponse(t, br, "POST")
+				require.Equal(t, 200, r.StatusCode)
+				require.Equal(t, "ok", body)
+			}
+			send(t, nc, c.request)
+			r, _ := readResponse(t, br, "POST")
+			require.Equal(t, c.status, r.StatusCode, name)
+			require.Equal(t, c.of, r.Header.Get("X-Of"), name)
+			require.True(t, r.Close, name)
+		}
+	}
+}

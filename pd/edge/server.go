@@ -43,6 +43,10 @@ type ServerConfig struct {
 	// Refuse words what the edge answers by itself (400, 408, 413, 431, 500,
 	// 503). Nil answers plain text.
 	Refuse func(status int, message string) (contentType string, body []byte)
+	// Refusing, if set, is called before the edge by itself answers a request of
+	// which it has the head and does not take the body (400, 408, 413). It may set
+	// headers of that answer, and must not answer.
+	Refusing func(c *Call, status int)
 	// Log takes what nobody else reports: a handler that panicked, an accept
 	// that failed. Nil discards.
 	Log *slog.Logger
