@@ -83,6 +83,17 @@ func (r *Router) generation(c *edge.Call) {
 	}
 }
 
+// Refusing puts the conversation's id on what the edge refuses by itself, for
+// edge.ServerConfig.Refusing. The body was not read, so that only a header can have
+// it.
+func (r *Router) Refusing(c *edge.Call, status int) {
+	if path := c.Path(); path == pathCompletions || path == pathChat {
+		s := r.session(c)
+		c.SetHeader(SessionHeader, s.ID)
+		r.log.Info("request refused", "route", routeOf(path), "status", status)
+	}
+}
+
 func (r *Router) session(c *edge.Call) Session {
 	q := SessionRequest{Body: c.Body()}
 	for name, value := range c.Headers() {

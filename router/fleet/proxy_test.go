@@ -110,6 +110,17 @@ func TestSessionIDIsOnEveryAnswer(t *testing.T) {
 	assert.Equal(t, "mine", s.post(chatBody(""), "X-Session-Id: mine").session())
 	s.replicas[0].answer(func(c *edge.Call) { c.Reply(400, "", nil) })
 	assert.Equal(t, "mine", s.post(chatBody(""), "X-Session-Id: mine").session())
+	for _, header := range []string{"X-Session-Id: mine", "X-Session-Id: not/usable", "X-Other: 1"} {
+		large := s.post(strings.Repeat("x", 1001), header)
+		assert.Equal(t, 413, large.status)
+		assert.Equal(t, "the request body exceeds 1000 bytes", errorOf(t, large))
+		if header == "X-Session-Id: mine" {
+			assert.Equal(t, "mine", large.session())
+		} else {
+			assert.Regexp(t, "^[0-9a-f]{32}$", large.session())
+		}
+	}
+	assert.Empty(t, s.ask("PUT", "/elsewhere", strings.Repeat("x", 1001)).session())
 	wrong := s.ask("GET", pathChat, "", "X-Session-Id: mine")
 	assert.Equal(t, 405, wrong.status)
 	assert.Equal(t, "POST", wrong.header.Get("Allow"))

@@ -225,7 +225,7 @@ func newRig(t *testing.T, o rigOptions) *rig {
 	pool, err := NewPool(PoolOptions{Config: c, Options: options, Launcher: s.world, Boot: "b", TrustOf: trusts.Of, Log: log})
 	require.NoError(t, err)
 	s.Router = NewRouter(RouterOptions{Options: options, Pool: pool, Trusts: trusts, Log: log})
-	o.server.Address, o.server.Refuse = "127.0.0.1:0", Refuse
+	o.server.Address, o.server.Refuse, o.server.Refusing = "127.0.0.1:0", Refuse, s.Refusing
 	s.server, err = edge.Listen(o.server)
 	require.NoError(t, err)
 	s.address = s.server.Addr().String()
