@@ -41,82 +41,42 @@ const (
 	fateDecodeNoEvent = "decode resets behind its head"
 )
 
-// resettingNode is the HTTP side of a node that ends connections as a request's
-// fate has it: by a reset, which edge's own server never sends.
-func resettingNode(t testing.TB, role pd.Role) *net.TCPAddr {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			nc, err := l.Accept()
-			if err != nil {
+// answerByFate ends a request as its fate has it: by a reset, which edge's own
+// server never sends.
+func answerByFate(role pd.Role) func(nc *net.TCPConn, r *http.Request, body string) {
+	return func(nc *net.TCPConn, r *http.Request, body string) {
+		fate := r.Header.Get(fateHeader)
+		reset := func() { nc.SetLinger(0) }
+		switch {
+		case role == pd.Prefill && fate == fatePrefillReset, role == pd.Decode && fate == fateDecodeReset:
+			reset()
+		case role == pd.Prefill:
+			rawRetires(nc, r, body)
+		case !strings.Contains(body, `"stream":true`):
+			answer := rawJSON(`{"id":"x"}`)
+			if fate == fateDecodeHalf || fate == fateDecodeNoEvent {
+				answer = answer[:len(answer)-5]
+				reset()
+			}
+			io.WriteString(nc, answer)
+		case fate == fateDecodeNoEvent:
+			reset()
+			io.WriteString(nc, rawStreamHead)
+		default:
+			io.WriteString(nc, rawStreamHead)
+			for range 4 {
+				if _, err := io.WriteString(nc, rawChunk(oneEvent)); err != nil {
+					return
+				}
+				<-time.After(time.Millisecond) // so that clients leave in its middle, too
+			}
+			if fate == fateDecodeHalf {
+				reset()
+				io.WriteString(nc, rawChunk(oneEvent[:9]))
 				return
 			}
-			all.Go(func() {
-				defer nc.Close()
-				nc.SetDeadline(time.Now().Add(patience))
-				answerByFate(nc.(*net.TCPConn), role)
-			})
+			io.WriteString(nc, rawChunk(doneEvent)+rawStreamEnd)
 		}
-	})
-	t.Cleanup(func() { l.Close(); all.Wait() })
-	return l.Addr().(*net.TCPAddr)
-}
-
-func answerByFate(nc *net.TCPConn, role pd.Role) {
-	br := bufio.NewReaderSize(nc, 1<<10)
-	r, err := http.ReadRequest(br)
-	if err != nil {
-		return
-	}
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return
-	}
-	fate := r.Header.Get(fateHeader)
-	reset := func() { nc.SetLinger(0) }
-	const head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: "
-	switch {
-	case role == pd.Prefill && fate == fatePrefillReset, role == pd.Decode && fate == fateDecodeReset:
-		reset()
-		return
-	case role == pd.Prefill:
-		io.WriteString(nc, head+"application/json\r\nContent-Length: 19\r\n\r\n"+`{"state":"RETIRED"}`)
-		return
-	}
-	if !strings.Contains(string(body), `"stream":true`) {
-		half := len(`{"id":"x"}`)
-		if fate == fateDecodeHalf || fate == fateDecodeNoEvent {
-			half /= 2
-			reset()
-		}
-		io.WriteString(nc, head+"application/json\r\nContent-Length: 10\r\n\r\n"+`{"id":"x"}`[:half])
-		return
-	}
-	io.WriteString(nc, head+"text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
-	if fate == fateDecodeNoEvent {
-		reset()
-		return
-	}
-	chunk := func(s string) error {
-		_, err := fmt.Fprintf(nc, "%x\r\n%s\r\n", len(s), s)
-		return err
-	}
-	for range 4 {
-		if chunk(oneEvent) != nil {
-			return
-		}
-		<-time.After(time.Millisecond) // so that clients leave in its middle, too
-	}
-	if fate == fateDecodeHalf {
-		chunk(oneEvent[:9])
-		reset()
-		return
-	}
-	if chunk(doneEvent) == nil {
-		io.WriteString(nc, "0\r\n\r\n")
 	}
 }
 
@@ -230,12 +190,10 @@ func residentBytes(t *testing.T) int {
 // 100000 -v prints the figures of docs/performance.md.
 func TestSoakLeavesNothingBehind(t *testing.T) {
 	const clients, points = 24, 10
-	s := newStand(t, settings{prefills: 2, decodes: 2, capacity: 64, tap: func(n *standNode) {
-		at := resettingNode(t, n.role)
-		n.port, n.id = at.Port, pd.NodeID(at.String())
-		n.says.Node, n.says.HTTPAddress = n.id, at.String()
-	}})
-	s.discard()
+	s, nodes := rawStand(t, settings{prefills: 2, decodes: 2, capacity: 64}, nil)
+	for _, n := range nodes {
+		n.answer = answerByFate(n.role)
+	}
 	seed := *soakSeed
 	if seed == 0 {
 		seed = rand.Uint64()
