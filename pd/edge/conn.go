@@ -302,7 +302,9 @@ func (c *conn) refuseBody(status int, message string) {
 	c.reject(status, message)
 }
 
+// reject answers. No handler knows of it, so it is told here.
 func (c *conn) reject(status int, message string) {
+	c.server.config.Log.Info("request refused", "client", c.nc.RemoteAddr(), "status", status, "why", message)
 	c.close = true
 	contentType, body := c.server.config.Refuse(status, message)
 	c.call.Reply(status, contentType, body)

@@ -47,8 +47,8 @@ type ServerConfig struct {
 	// which it has the head and does not take the body (400, 408, 413). It may set
 	// headers of that answer, and must not answer.
 	Refusing func(c *Call, status int)
-	// Log takes what nobody else reports: a handler that panicked, an accept
-	// that failed. Nil discards.
+	// Log takes what nobody else reports: what the edge refused by itself, a
+	// handler that panicked, an accept that failed. Nil discards.
 	Log *slog.Logger
 }
 
