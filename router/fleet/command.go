@@ -157,6 +157,9 @@ func (l Launch) remoteLaunch() string {
 	return strings.Join(steps, " && ")
 }
 
+// ReachCommand does nothing on the host, over ssh.
+func (l Launch) ReachCommand() Command { return Command{Args: l.Host.ssh("true")} }
+
 // Uncertain says that a launch command that ended with this status may have
 // started something.
 func (l Launch) Uncertain(status int) bool { return !l.Host.Local() && status == uncertainStatus }
