@@ -146,7 +146,7 @@ func (r *Router) launch(c *edge.Call, query url.Values) {
 		return
 	}
 	v, err := r.pool.Launch(c.Context(), query.Get("slot"))
-	r.log.Info("admin: launch", "slot", v.Name, "from", c.RemoteAddr().String(), "error", err)
+	r.audit(c, "launch", v.Name, err)
 	if err != nil {
 		r.refuse(c, err)
 		return
@@ -172,10 +172,9 @@ func (r *Router) remove(c *edge.Call, name string, query url.Values) {
 		reply(c, 400, errorBody{Message: err.Error()})
 		return
 	}
-	from := c.RemoteAddr().String()
 	if force {
 		err := r.pool.Release(name)
-		r.log.Warn("admin: release by the operator's word", "replica", name, "from", from, "error", err)
+		r.audit(c, "release by the operator's word", name, err)
 		if err != nil {
 			r.refuse(c, err)
 			return
@@ -190,7 +189,9 @@ func (r *Router) remove(c *edge.Call, name string, query url.Values) {
 		ctx = ended
 	}
 	err := r.pool.Retire(ctx, name)
-	r.log.Info("admin: retire", "replica", name, "from", from, "error", err)
+	if !errors.Is(err, errNotWaited) {
+		r.audit(c, "retire", name, err)
+	}
 	switch {
 	case err == nil:
 		reply(c, 200, removedBody{Name: name, Stopped: true, Capacity: r.capacity()})
@@ -230,6 +231,21 @@ func (r *Router) tail(c *edge.Call, name string, query url.Values) {
 		return
 	}
 	c.Reply(200, "text/plain; charset=utf-8", text)
+}
+
+// audit notes who ordered what. A name that does not exist is a stranger's text, which
+// is not logged.
+func (r *Router) audit(c *edge.Call, order, name string, err error) {
+	attrs := []any{"order", order, "from", c.RemoteAddr().String()}
+	switch {
+	case err == nil:
+		attrs = append(attrs, "replica", name)
+	case pd.CodeOf(err) == pd.CodeNotFound:
+		attrs = append(attrs, "refused", "there is no such replica")
+	default:
+		attrs = append(attrs, "replica", name, "refused", err)
+	}
+	r.log.Info("admin", attrs...)
 }
 
 // refuse answers for an order that was not carried out.

@@ -99,7 +99,10 @@ func TestAccessLogHasOneLineAndNoWordOfTheClient(t *testing.T) {
 	s.replicas[0].kill()
 	s.ask("POST", pathChat, body, headers...)
 	s.ask("POST", "/v1/"+secret, body, headers...)
-	s.ask("GET", pathReplicas+"/"+secret, "")
+	s.ask("DELETE", pathReplicas+"/"+secret, "")
+	s.ask("DELETE", pathReplicas+"/"+secret+"?force=true", "")
+	s.ask("POST", pathReplicas+"?slot="+secret, "")
+	s.ask("GET", pathReplicas+"/"+secret+"/log", "")
 	s.idle()
 	require.NotContains(t, s.log.String(), secret)
 	var lines []string
