@@ -44,6 +44,7 @@ func TestSlowRequestsAreCutWith408(t *testing.T) {
 	require.Empty(t, served)
 }
 
+// Case B15: who takes nothing holds up nobody.
 func TestClientThatTakesNothingEndsItsStreamAndNoOther(t *testing.T) {
 	ended := make(chan error, 1)
 	_, address := serve(t, edge.ServerConfig{WriteStall: 200 * time.Millisecond}, func(c *edge.Call) {
@@ -68,6 +69,7 @@ func TestClientThatTakesNothingEndsItsStreamAndNoOther(t *testing.T) {
 	require.ErrorIs(t, await(t, ended), edge.ErrClientGone)
 }
 
+// Case B15: slow is not dead.
 func TestSlowReaderIsNotCut(t *testing.T) {
 	const size = 4 << 20
 	_, address := serve(t, edge.ServerConfig{WriteStall: 300 * time.Millisecond}, func(c *edge.Call) {

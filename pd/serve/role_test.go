@@ -84,6 +84,7 @@ func TestDecodeRefusalComesBeforeTheStream(t *testing.T) {
 	require.NotContains(t, body, "data:")
 }
 
+// Case B34: a route that is not the router's is refused.
 func TestNodesWithARoleRefuseWhatIsNotFromTheirRouter(t *testing.T) {
 	other := pd.Peer{Node: prefillPeer.Node, Boot: pd.BootID(strings.Repeat("c", 32))}
 	for name, c := range map[string]struct {

@@ -179,6 +179,7 @@ func TestAllowUnknownStillChecksTheRest(t *testing.T) {
 	require.Error(t, Decode([]byte(`{"protocol_version":3,"y":1,"y":1}`), &v, l))
 }
 
+// Case B37: depth is bounded before anything recurses.
 func TestMillionBracketsDoNotEndTheProcess(t *testing.T) {
 	var v any
 	err := Decode([]byte(strings.Repeat("[", 3_000_000)), &v, Limits{})
@@ -217,6 +218,7 @@ func TestTypesThatCannotBeReadPanicOnce(t *testing.T) {
 	}
 }
 
+// Case B53: the library keeps no state between its users.
 func TestDecodeFromManyGoroutines(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 16 {

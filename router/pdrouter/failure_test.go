@@ -26,7 +26,8 @@ import (
 
 const interrupted = `"code":"upstream_interrupted"}}` + "\n\n" + doneEvent
 
-// Case B02: the failure of one leg ends the other at once.
+// Case B02: the failure of one leg ends the other at once. Case B24: a limit of the
+// node, with its time, is the client's to see.
 //
 // Behaviours 136 and 137.
 func TestPrefillFailureReachesTheClientAndEndsDecode(t *testing.T) {
@@ -76,6 +77,7 @@ func TestPrefillFailureReachesTheClientAndEndsDecode(t *testing.T) {
 	}
 }
 
+// Case B02: a node that is not there fails the request at once.
 func TestPrefillThatCannotBeReachedIs503AndLeftOut(t *testing.T) {
 	s := newStand(t, settings{before: func(s *stand) { s.decodes[0].post = hangs }})
 	require.NoError(t, s.prefills[0].edge.Shutdown(context.Background()))
@@ -87,6 +89,7 @@ func TestPrefillThatCannotBeReachedIs503AndLeftOut(t *testing.T) {
 	require.Empty(t, s.prefills[0].aborts, "it has seen nothing")
 }
 
+// Case B02 the other way round.
 func TestDecodeRefusalReachesTheClientAndEndsPrefill(t *testing.T) {
 	for name, c := range map[string]struct {
 		post   edge.Handler
@@ -174,6 +177,19 @@ func TestClientThatLeavesAbortsBothSides(t *testing.T) {
 	}
 }
 
+// Case B03: a client that leaves between prefill's end and decode's first token.
+func TestClientThatLeavesAfterPrefillAbortsDecodeAlone(t *testing.T) {
+	s := newStand(t, settings{before: func(s *stand) { s.decodes[0].post = hangs }})
+	nc := s.send("POST", "/v1/completions", streamed)
+	d := take(t, s.decodes[0].posts)
+	s.until("prefill is over", func(v poolView) bool { return v.Nodes[0].Active == 0 && v.Nodes[1].Active == 1 })
+	nc.Close()
+	take(t, d.gone)
+	require.Equal(t, reasonGone, take(t, s.decodes[0].aborts).Reason)
+	s.untilFree()
+	require.Empty(t, s.prefills[0].aborts)
+}
+
 func TestClientMayLeaveOnceItHasItsAnswer(t *testing.T) {
 	finish := make(chan struct{})
 	s := newStand(t, settings{before: func(s *stand) {
@@ -220,6 +236,7 @@ func TestBrokenDecodeStreamEndsWithAnErrorEvent(t *testing.T) {
 	s.untilFree()
 }
 
+// Case B29: an error event of the node is the only one.
 func TestDecodesOwnErrorEventPassesAndEndsTheRequest(t *testing.T) {
 	failure := "data: " + string(openai.AppendError(nil, pd.Errorf(pd.CodeDecodeExhausted, "decode", "no page"))) + "\n\n"
 	s := newStand(t, settings{before: func(s *stand) {
@@ -349,7 +366,7 @@ func TestStreamIsGivenUpWhenPrefillFailedAndDecodeIsSilent(t *testing.T) {
 
 // A decode node that stands still closes nothing. When neither its control port
 // nor its stream has said anything for handoff_timeout, the stream is given up
-// with an error.
+// with an error, Case B29.
 func TestStreamOfASilentNodeIsGivenUp(t *testing.T) {
 	s := newStand(t, settings{handoffTimeout: 0.3, before: func(s *stand) {
 		d := s.decodes[0]

@@ -182,6 +182,8 @@ var rawRequests = []string{
 
 // FuzzRouterPort feeds raw bytes to the router's port: nothing panics, and no
 // node ever gets a request with two readings, or a route that a client wrote.
+//
+// Case B36.
 func FuzzRouterPort(f *testing.F) {
 	for _, r := range rawRequests {
 		f.Add([]byte(r))

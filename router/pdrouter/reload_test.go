@@ -110,6 +110,7 @@ func TestReloadIsRefusedAndChangesNothing(t *testing.T) {
 	require.Contains(t, body, `pypto_router_reloads_total{result="applied"} 1`)
 }
 
+// Case B10: slots follow a life of a node, not its name.
 func TestRemovedNodeThatIsAddedAgainStays(t *testing.T) {
 	release := make(chan struct{})
 	s := newStand(t, settings{decodes: 2})

@@ -274,6 +274,7 @@ func TestMismatchIsTheReasonOfHealth(t *testing.T) {
 	}
 }
 
+// Case B25: a node that is silent for a while is out for that while.
 func TestSilentNodeIsLeftOutAndComesBack(t *testing.T) {
 	s := newStand(t, settings{decodes: 2})
 	s.decodes[0].change(func() { s.decodes[0].silent = true })

@@ -223,6 +223,7 @@ func TestLastEventWithoutItsBlankLineCounts(t *testing.T) {
 	require.True(t, seen.Whole())
 }
 
+// Case B28: length, coding and bytes of a whole answer agree.
 func TestWholeAnswersKeepStatusHeadersAndBytes(t *testing.T) {
 	address := raw(t, func(nc *net.TCPConn) {
 		io.WriteString(nc, "HTTP/1.1 429 Slow Down\r\nContent-Type: text/x\r\nContent-Encoding: gzip\r\nRetry-After: 7\r\nX-Secret: 1\r\nContent-Length: 3\r\nConnection: close\r\n\r\n\x1f\x8b\x00")

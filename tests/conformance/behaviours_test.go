@@ -23,7 +23,7 @@ const fleetShown = "1-36 38-39 62-71 73-91 93-97"
 // What went wrong elsewhere is a case of the case-book. A test that shows what
 // becomes of it here is named after it and has a comment "Case B02" or "Cases B03,
 // B04 and B10". These must have one.
-const shownCases = "B02 B03 B04 B05 B06 B08 B10 B11 B22 B24 B27 B29 B36 B37 B50"
+const shownCases = "B01 B02 B03 B04 B05 B06 B08 B10 B11 B13 B14 B15 B22 B23 B24 B25 B27 B28 B29 B33 B34 B36 B37 B48 B50 B53 B60"
 
 // Numbers that decisions of the design have made void or that are shown under
 // another number.

@@ -61,6 +61,8 @@ func TestWhatPrefillRefusesReachesTheClient(t *testing.T) {
 
 // The router is the only way in: a node with a role refuses a generation that
 // did not come through one, and a client cannot make up a route.
+//
+// Case B34: nor does a client that reaches a node itself.
 func TestNodesWithARoleTakeRequestsFromTheirRouterOnly(t *testing.T) {
 	t.Parallel()
 	combined := cluster.SharedCombined(t)

@@ -35,6 +35,7 @@ func pdJSON(t *testing.T) string {
 	return write(t, fmt.Sprintf(`{"runtime":{"prefill":[{"host":"127.0.0.1","port":1}],"decode":[{"host":"127.0.0.1","port":2}]},"observability":{"root":%q}}`, t.TempDir()))
 }
 
+// Case B53: nor beside a mistake.
 func TestMistakesOfTheCommandLineExit2WithOneLine(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for want, args := range map[string][]string{
@@ -61,6 +62,7 @@ func TestMistakesOfTheCommandLineExit2WithOneLine(t *testing.T) {
 	}
 }
 
+// Case B53: no library says anything of its own.
 func TestVersionAndHelpExit0(t *testing.T) {
 	for _, arg := range []string{"--version", "--help"} {
 		var out, errs strings.Builder
