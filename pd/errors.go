@@ -61,6 +61,8 @@ const (
 	CodeNativeLibraryMissing Code = 46
 	CodeFenced               Code = 47
 	CodeSessionStale         Code = 48
+	// CodeInvalidModelOutput: the model's text has not the form that was asked of it.
+	CodeInvalidModelOutput Code = 49
 )
 
 type codeFacts struct {
@@ -117,6 +119,7 @@ var codes = map[Code]codeFacts{
 	CodeNativeLibraryMissing: {"NATIVE_LIBRARY_MISSING", false},
 	CodeFenced:               {"FENCED", true},
 	CodeSessionStale:         {"SESSION_STALE", true},
+	CodeInvalidModelOutput:   {"INVALID_MODEL_OUTPUT", false},
 }
 
 // String gives the wire spelling.

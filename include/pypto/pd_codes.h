@@ -102,6 +102,8 @@ enum {
 	PYPTO_PD_FENCED = 47,
 	/* The decode node has a new data plane or a new life; prefill opens a new session and goes on. */
 	PYPTO_PD_SESSION_STALE = 48,
+	/* The model's text has not the form that was asked for: a tool call or reasoning that cannot be read. The same request has the same answer. */
+	PYPTO_PD_INVALID_MODEL_OUTPUT = 49,
 };
 
 #endif

@@ -13,6 +13,9 @@ const (
 	// typeDecode is an execution that failed after it was admitted; as an event
 	// of a stream it is all that a client gets to see of it.
 	typeDecode = "pd_decode_error"
+	// typeOutput is a generation whose text cannot be given to the client in the
+	// form that was asked for; the same request has the same answer.
+	typeOutput = "invalid_model_output"
 )
 
 type httpFacts struct {
@@ -71,6 +74,7 @@ var table = map[pd.Code]httpFacts{
 	pd.CodeNativeLibraryMissing: {500, typeServer},
 	pd.CodeFenced:               {503, typeDecode},
 	pd.CodeSessionStale:         {503, typeDecode},
+	pd.CodeInvalidModelOutput:   {400, typeOutput},
 }
 
 // HTTPStatus is the HTTP status of a code; 500 for one that does not exist.

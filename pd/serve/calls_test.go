@@ -260,11 +260,11 @@ func TestUnreadableCallsAreErrors(t *testing.T) {
 	} {
 		n := start(t, serve.Config{Generator: &scripted{outputs: says(text)}, Model: boundModel{}})
 		r, body := n.ask(t, "POST", "/v1/chat/completions", asks+`"tools":[`+toolG+`]}`)
-		require.Equal(t, 503, r.StatusCode, body)
+		require.Equal(t, 400, r.StatusCode, body)
 		_, body = n.ask(t, "POST", "/v1/chat/completions", asks+`"tools":[`+toolG+`],"stream":true}`)
 		list := events(t, body)
 		kind, _, _, message := errorOf(t, list[len(list)-2])
-		require.Equal(t, "pd_decode_error", kind)
+		require.Equal(t, "invalid_model_output", kind)
 		require.Contains(t, message, "tool call 0")
 		require.Equal(t, "[DONE]", list[len(list)-1])
 	}

@@ -141,7 +141,7 @@ func (p *callParser) tooLong(limit, call int, what string) error {
 }
 
 func badCall(index int, why string) error {
-	return pd.Errorf(pd.CodeIntegrity, "read output", "the model's tool call %s is not readable: %s", strconv.Itoa(index), why)
+	return pd.Errorf(pd.CodeInvalidModelOutput, "read output", "the model's tool call %s is not readable: %s", strconv.Itoa(index), why)
 }
 
 // arguments is how much of the held text belongs to the arguments, and whether

@@ -62,6 +62,7 @@ var meanings = map[pd.Code]string{
 	pd.CodeNativeLibraryMissing: "The data plane's library was not found; use \"provider\": \"simulator\" to run without it.",
 	pd.CodeFenced:               "The decode node made its data plane anew while the request was on its way. Nothing is in doubt; send it again.",
 	pd.CodeSessionStale:         "The decode node has a new data plane or a new life; prefill opens a new session and goes on.",
+	pd.CodeInvalidModelOutput:   "The model's text has not the form that was asked for: a tool call or reasoning that cannot be read. The same request has the same answer.",
 }
 
 // TestErrorsPage generates docs/errors.md.
