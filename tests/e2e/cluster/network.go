@@ -139,6 +139,14 @@ func (w *Network) Heal(t testing.TB) {
 	ip(t, "neigh flush nud permanent dev "+w.cable)
 }
 
+// Inside is c as it runs in this network; its program is found in PATH, or is a
+// path.
+func (w *Network) Inside(c Command) Command {
+	inside := append(w.inside(), c.Program)
+	c.Program, c.Args = inside[0], append(inside[1:], c.Args...)
+	return c
+}
+
 // inside is what a command line begins with that runs in this network.
 func (w *Network) inside() []string {
 	return []string{"nsenter", "--net=/proc/" + strconv.Itoa(w.holder.PID()) + "/ns/net", "--"}
