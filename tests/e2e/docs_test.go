@@ -78,7 +78,7 @@ func (b block) makes() []string {
 }
 
 // portPlace finds where a page names a port.
-var portPlace = regexp.MustCompile(`("(?:control_)?port": ?|--port[ =]|(?:127\.0\.0\.1|localhost):)([0-9]+)`)
+var portPlace = regexp.MustCompile(`("(?:control_)?port": ?|"port_base": ?|--port[ =]|(?:127\.0\.0\.1|localhost):)([0-9]+)`)
 
 // freshPorts replaces every port of a script.
 func freshPorts(t *testing.T, script string) string {
@@ -139,7 +139,7 @@ func copyOfTree(t *testing.T) string {
 	})
 	require.NoError(t, err)
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "bin"), 0o755))
-	for _, program := range []string{cluster.Serving, cluster.Router, cluster.Pdctl} {
+	for _, program := range []string{cluster.Serving, cluster.Router, cluster.Pdctl, cluster.Fleet} {
 		require.NoError(t, copyFile(filepath.Join(cluster.Bin(t), program), filepath.Join(dir, "bin", program), 0o755))
 	}
 	return dir
@@ -194,7 +194,9 @@ func TestCommandsOfTheDocumentsWork(t *testing.T) {
 		}
 		t.Run(page, func(t *testing.T) {
 			t.Parallel()
-			p := bash(t, copyOfTree(t), freshPorts(t, script)+stopJobs)
+			dir := copyOfTree(t)
+			cluster.EndLaunched(t, dir)
+			p := bash(t, dir, freshPorts(t, script)+stopJobs)
 			require.Zero(t, p.WaitWithin(t, pageTime), "%s", p.Tail())
 			require.NotContains(t, p.Stdout(), `"object":"error"`)
 		})

@@ -100,6 +100,11 @@ func TestMistakesEndWithOneLineAndNothingStarts(t *testing.T) {
 		{"pdctl: bad demo", cluster.Pdctl, []string{"demo", "--nodes", "nonsense", "--d-layout", "tp"}, 2, []string{`--nodes "nonsense"`, `--d-layout "tp"`}},
 		{"pdctl: defects", cluster.Pdctl, []string{"validate", defects}, 2, []string{"runtime.prefill[0].host", "runtime.capacity", "extra"}},
 		{"pdctl: missing file", cluster.Pdctl, []string{"validate", "/does/not/exist"}, 2, []string{"/does/not/exist"}},
+
+		{"fleet: no file", cluster.Fleet, nil, 2, []string{"--replicas"}},
+		{"fleet: unknown flag", cluster.Fleet, []string{"--replicas", "/does/not/exist", "--nope"}, 2, []string{"unknown flag --nope"}},
+		{"fleet: stray argument", cluster.Fleet, []string{"--replicas", "/does/not/exist", "stray"}, 2, []string{"stray"}},
+		{"fleet: flag twice", cluster.Fleet, []string{"--replicas", "x", "--replicas", "y"}, 2, []string{"--replicas is given twice"}},
 	} {
 		t.Run(m.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -128,7 +133,7 @@ func TestMistakesEndWithOneLineAndNothingStarts(t *testing.T) {
 
 func TestVersionAndHelpExitWithZero(t *testing.T) {
 	t.Parallel()
-	for _, program := range []string{cluster.Serving, cluster.Router, cluster.Pdctl} {
+	for _, program := range []string{cluster.Serving, cluster.Router, cluster.Pdctl, cluster.Fleet} {
 		for _, flag := range []string{"--version", "--help"} {
 			p := cluster.Spawn(t, cluster.Command{Label: program, Program: program, Args: []string{flag}})
 			require.Zero(t, p.Wait(t), "%s", p.Tail())

@@ -17,9 +17,10 @@ const (
 	Serving = "pypto-serving"
 	Router  = "pypto-pd-router"
 	Pdctl   = "pypto-pdctl"
+	Fleet   = "pypto-serving-router"
 )
 
-var programs = []string{Serving, Router, Pdctl}
+var programs = []string{Serving, Router, Pdctl, Fleet}
 
 // run is what all tests of one test binary share. Main ends it.
 var run struct {
