@@ -98,7 +98,7 @@ dist: ## programs for both architectures, packed with checksums in dist/
 			$(GO) build -trimpath -ldflags=-s -o dist/pypto-pd-linux-$$arch/ ./cmd/pypto-serving && \
 			$(MAKE) --no-print-directory lib BIN=dist/pypto-pd-linux-$$arch && cp -r include dist/pypto-pd-linux-$$arch/ || exit 1; \
 		fi; \
-		cp LICENSE examples/pd.json dist/pypto-pd-linux-$$arch/ && \
+		cp LICENSE examples/pd.json examples/fleet.json dist/pypto-pd-linux-$$arch/ && \
 		tar -C dist -czf dist/pypto-pd-linux-$$arch.tar.gz pypto-pd-linux-$$arch || exit 1; \
 	done
 	cd dist && sha256sum *.tar.gz > SHA256SUMS
