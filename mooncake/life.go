@@ -34,7 +34,8 @@ type batch struct {
 	// read is set for a read of an identity row.
 	read *rowRead
 
-	settled bool // guarded by life.mu
+	// guarded by life.mu; reading: its verdict left the source in use.
+	settled, reading bool
 }
 
 // life is one native engine, from create to destroy.
@@ -186,14 +187,18 @@ func (l *life) expire(now time.Time) (any bool) {
 // settle gives a batch its verdict, unless it has one.
 func (l *life) settle(b *batch, r *te.Report, how ending) {
 	p := proofOf(how)
-	l.mu.Lock()
-	was := b.settled
-	b.settled = true
-	l.mu.Unlock()
 	provider := l.engine.provider
+	sourceFree := p.sourceFree(provider.options.Protocol)
+	l.mu.Lock()
+	was, reading := b.settled, b.reading
+	b.settled, b.reading = true, !sourceFree
+	l.mu.Unlock()
 	if was {
 		if r.Ended {
 			l.lateEnded(1)
+			if reading && sourceFree && b.session != nil {
+				l.engine.Tell(transfer.Verdict{Ticket: b.ticket, Settlement: pd.Uncertain, SourceFree: true, Detail: "ended after its verdict: " + detail(r, p)})
+			}
 		}
 		return
 	}
@@ -211,7 +216,7 @@ func (l *life) settle(b *batch, r *te.Report, how ending) {
 	}
 	l.engine.Tell(transfer.Verdict{
 		Ticket: b.ticket, Settlement: p.settlement,
-		SourceFree: p.sourceFree(provider.options.Protocol), Detail: detail(r, p),
+		SourceFree: sourceFree, Detail: detail(r, p),
 	})
 }
 

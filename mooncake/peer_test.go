@@ -100,7 +100,11 @@ func TestPeerStopped(t *testing.T) {
 
 		require.NoError(t, target.Process.Signal(syscall.SIGCONT))
 		await(t, "the late batch ends", func() bool { return p.Stats().OpenLate == 0 })
-		require.Empty(t, source.Poll(nil), "and is not told of again")
+		end := source.Poll(nil)
+		require.Len(t, end, 1, "the end of the reading is told, once")
+		require.Equal(t, v.Ticket, end[0].Ticket)
+		require.Equal(t, pd.Uncertain, end[0].Settlement, "which proves nothing new")
+		require.True(t, end[0].SourceFree)
 		require.Equal(t, digest(source.memory.Bytes()), target.sum(t), "it did land, late")
 		require.NoError(t, source.Close())
 		require.Zero(t, p.Stats().LeakedBatches)

@@ -114,6 +114,12 @@ type (
 		Results    []pd.UnitResult
 		SourceFree bool
 	}
+	// SourceFreed: the source bytes of a chunk that settled without that are read no
+	// more.
+	SourceFreed struct {
+		Handoff pd.HandoffID
+		Chunk   pd.ChunkID
+	}
 	// SubmitRefused: the owners refused a chunk whole; nothing was written.
 	SubmitRefused struct {
 		Handoff pd.HandoffID
@@ -157,6 +163,7 @@ func (PrefillStopped) isEvent()  {}
 func (DecodeStopped) isEvent()   {}
 func (GrantDecided) isEvent()    {}
 func (ChunkSettled) isEvent()    {}
+func (SourceFreed) isEvent()     {}
 func (SubmitRefused) isEvent()   {}
 func (Sealed) isEvent()          {}
 func (Fenced) isEvent()          {}

@@ -139,6 +139,8 @@ func (n *Node) Step(e Event, now time.Duration) []Effect {
 		n.decodeStopped(e)
 	case GrantDecided:
 		n.grantDecided(e)
+	case SourceFreed:
+		n.sourceFreed(e)
 	case ChunkSettled:
 		n.chunkSettled(e)
 	case SubmitRefused:

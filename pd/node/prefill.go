@@ -313,10 +313,8 @@ func (n *Node) submitRefused(e SubmitRefused) {
 func (n *Node) chunkSettled(e ChunkSettled) {
 	p := n.prefills[e.Handoff]
 	if p == nil {
-		// The handoff ended Uncertain; its last pin may go now, and the gate with it.
-		if e.SourceFree && n.ledger.Pins(e.Handoff) > 0 {
-			n.emit(FreePin{Key: lease.PinKey{Owner: e.Handoff, Chunk: e.Chunk}})
-			delete(n.gates, e.Handoff)
+		if e.SourceFree {
+			n.sourceFreed(SourceFreed{Handoff: e.Handoff, Chunk: e.Chunk})
 		}
 		return
 	}
@@ -336,6 +334,25 @@ func (n *Node) chunkSettled(e ChunkSettled) {
 		n.doubtSession(p.fence.Decode)
 	}
 	n.prefillEvent(p, handoff.Event{Kind: handoff.ChunkSettled, Chunk: e.Chunk, Results: e.Results, SourceFree: e.SourceFree})
+}
+
+// sourceFreed lets the pin of a chunk go. Where the handoff has ended Uncertain
+// the gate goes with its last pin.
+func (n *Node) sourceFreed(e SourceFreed) {
+	if p := n.prefills[e.Handoff]; p != nil {
+		if c := p.chunks[e.Chunk]; c != nil {
+			n.unpin(p, c)
+		}
+		return
+	}
+	key, pins := lease.PinKey{Owner: e.Handoff, Chunk: e.Chunk}, n.ledger.PinsOf(e.Handoff)
+	if !slices.Contains(pins, key) {
+		return // a fence was first
+	}
+	n.emit(FreePin{Key: key})
+	if len(pins) == 1 {
+		delete(n.gates, e.Handoff)
+	}
 }
 
 func (n *Node) sealed(e Sealed) {

@@ -32,6 +32,7 @@ var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
 //	compute H                  one chunk
 //	settle H CHUNK done|failed|uncertain|lost
 //	                           lost: uncertain, and its source may still be read
+//	unread H CHUNK             the source of a lost chunk is read no more
 //	finish H                   the engine ends the decode
 //	late session               the answer to the next hello waits for free sessions
 //	lose OP                    the next call of this kind never arrives
@@ -177,6 +178,10 @@ func (c *pair) do(words []string) {
 			require.NoError(t, s.UnmarshalText([]byte(words[3])))
 		}
 		c.settle(c.p, handoffID(words[1]), pd.ChunkID(chunk), s)
+	case "unread":
+		chunk, err := strconv.Atoi(words[2])
+		require.NoError(t, err)
+		c.step(c.p, node.SourceFreed{Handoff: handoffID(words[1]), Chunk: pd.ChunkID(chunk)})
 	case "finish":
 		c.step(c.d, node.DecodeStopped{Handoff: handoffID(words[1])})
 	case "late":

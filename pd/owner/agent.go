@@ -37,8 +37,10 @@ type agent struct {
 	reports rankReports
 
 	// owned by run
-	lanes    map[laneKey]*lane
-	posted   map[transfer.Ticket]batch
+	lanes  map[laneKey]*lane
+	posted map[transfer.Ticket]batch
+	// reading are the batches whose verdict left their source in use.
+	reading  map[transfer.Ticket]*job
 	verdicts []transfer.Verdict
 
 	mu     sync.Mutex // taken after the group's, if both
@@ -93,6 +95,7 @@ func openAgent(ctx context.Context, c agentConfig) (_ *agent, err error) {
 	a := &agent{
 		config: c, engine: engine, kick: make(chan struct{}, 1),
 		memory: map[pd.ComponentID]transfer.Memory{}, lanes: map[laneKey]*lane{}, posted: map[transfer.Ticket]batch{},
+		reading: map[transfer.Ticket]*job{},
 	}
 	a.life, a.end = context.WithCancel(context.Background())
 	defer func() {
@@ -299,6 +302,11 @@ func (a *agent) collect() {
 	a.verdicts = a.engine.Poll(a.verdicts[:0])
 	for _, v := range a.verdicts {
 		b, ok := a.posted[v.Ticket]
+		if j := a.reading[v.Ticket]; j != nil && v.SourceFree {
+			delete(a.reading, v.Ticket)
+			a.reports.sourceFreed(j)
+			continue
+		}
 		if !ok {
 			// A provider that answers twice or for nothing has broken its contract;
 			// the safe reading is that the answer says nothing.
@@ -314,6 +322,9 @@ func (a *agent) collect() {
 		case pd.Failed, pd.Uncertain:
 		default:
 			o.settlement = pd.Uncertain // anything else proves nothing
+		}
+		if !o.sourceFree {
+			a.reading[v.Ticket] = b.job
 		}
 		a.reports.settled(b.job, b.first, b.count, o)
 	}
@@ -339,6 +350,10 @@ func (a *agent) sweep() {
 func (a *agent) remake(f fenceOrder) {
 	err := a.engine.Fence(f.ctx)
 	if err == nil {
+		// No more is heard of the batches of the old engine; what the fence proves of
+		// them is for who ordered it.
+		a.collect()
+		clear(a.reading)
 		err = a.reports.fenced(a.config.rank, a.current())
 	}
 	f.answer(err)

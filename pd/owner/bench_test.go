@@ -15,6 +15,7 @@ type doneCounter chan owner.ChunkSettled
 
 func (doneCounter) UnitSettled(owner.UnitSettled)       {}
 func (c doneCounter) ChunkSettled(e owner.ChunkSettled) { c <- e }
+func (doneCounter) SourceFreed(owner.SourceFreed)       {}
 func (doneCounter) HandoffStopped(owner.HandoffStopped) {}
 func (doneCounter) OwnerLost(owner.OwnerLost)           {}
 

@@ -42,10 +42,16 @@ func runOwnerProcess() int {
 			if err := json.Unmarshal([]byte(options), &faults); err != nil {
 				return nil, err
 			}
-			if name != simulator.Name {
+			p, err := simulator.New(simulator.Config{Faults: faults})
+			switch {
+			case err != nil:
+				return nil, err
+			case name == lateReader:
+				return tongue{p, readLate}, nil
+			case name != simulator.Name:
 				return nil, fmt.Errorf("provider %q is unknown", name)
 			}
-			return simulator.New(simulator.Config{Faults: faults})
+			return p, nil
 		}
 		err = owner.Serve(context.Background(), c)
 	}
@@ -65,6 +71,10 @@ func children(t testing.TB, lock *owner.BootLock, mode string) *owner.Children {
 	t.Cleanup(c.Close)
 	return c
 }
+
+// lateReader is a provider of owner processes whose batches are read after their
+// verdict.
+const lateReader = "late reader"
 
 // inChildren moves the owners of a config into processes.
 func inChildren(t testing.TB, c *owner.Config, faults ...simulator.Fault) {

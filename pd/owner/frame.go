@@ -18,7 +18,7 @@ import (
 const (
 	// preamble names the protocol and its version, which rises with every change: a
 	// node and its owners are one program and agree, or do not start.
-	preamble = "PDOWNER\x01"
+	preamble = "PDOWNER\x02"
 
 	headBytes = 16
 	// maxFrameBytes bounds a body: the ports of a node that has used every port

@@ -379,6 +379,8 @@ func (g *Group) deliver() {
 				g.config.Events.UnitSettled(e)
 			case ChunkSettled:
 				g.config.Events.ChunkSettled(e)
+			case SourceFreed:
+				g.config.Events.SourceFreed(e)
 			case HandoffStopped:
 				g.config.Events.HandoffStopped(e)
 			case OwnerLost:

@@ -58,6 +58,7 @@ type recorder struct {
 	chunks  []owner.ChunkSettled
 	stops   []owner.HandoffStopped
 	losses  []owner.OwnerLost
+	freed   []owner.SourceFreed
 }
 
 func newRecorder() *recorder { return &recorder{changed: make(chan struct{}, 1)} }
@@ -78,6 +79,10 @@ func (r *recorder) UnitSettled(e owner.UnitSettled) {
 
 func (r *recorder) ChunkSettled(e owner.ChunkSettled) {
 	r.record(func() { r.chunks = append(r.chunks, e) })
+}
+
+func (r *recorder) SourceFreed(e owner.SourceFreed) {
+	r.record(func() { r.freed = append(r.freed, e) })
 }
 
 func (r *recorder) HandoffStopped(e owner.HandoffStopped) {

@@ -56,10 +56,10 @@ type chunk struct {
 	id      pd.ChunkID
 	units   []unit
 	open    int // units that are not settled
-	// Invariant SourceStableUntilSourceDone: starts true and becomes false with
-	// the first batch whose verdict leaves the source in use. Bytes that were
-	// never posted were never read.
-	sourceFree   bool
+	// Invariant SourceStableUntilSourceDone: reading counts the outcomes that left
+	// the source in use, until the provider reads no more. Bytes that were never
+	// posted were never read.
+	reading      int
 	posted       bool
 	began, ended int64
 	bytes        int64
@@ -107,7 +107,9 @@ func (g *Group) settled(j *job, first, count int, o outcome) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	c := j.chunk
-	c.sourceFree = c.sourceFree && o.sourceFree
+	if !o.sourceFree {
+		c.reading++
+	}
 	var u *unit
 	var results []pd.UnitResult
 	for i := range segments {
@@ -145,12 +147,22 @@ func (g *Group) unitsSettledLocked(c *chunk, results []pd.UnitResult) {
 		h.worst = h.worst.Worse(c.units[i].settlement)
 	}
 	g.emitLocked(ChunkSettled{
-		Handoff: h.id, Chunk: c.id, Results: all, SourceFree: c.sourceFree,
+		Handoff: h.id, Chunk: c.id, Results: all, SourceFree: c.reading == 0,
 		Began: c.began, Ended: c.ended, Bytes: c.bytes,
 	})
 	g.openChunks--
 	h.open--
 	g.stoppedLocked(h)
+}
+
+// sourceFreed takes in that a batch is read no more.
+func (g *Group) sourceFreed(j *job) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	c := j.chunk
+	if c.reading--; c.reading == 0 && c.open == 0 {
+		g.emitLocked(SourceFreed{Handoff: c.handoff.id, Chunk: c.id})
+	}
 }
 
 // stoppedLocked states the fact, or drops the record, if the time has come.

@@ -39,6 +39,7 @@ const (
 	kindPong    kind = 107
 	kindCopied  kind = 108
 	kindClosed  kind = 109
+	kindFreed   kind = 110
 )
 
 const (
@@ -161,6 +162,7 @@ type (
 		source, target, length int64
 	}
 	beganMessage   struct{ Job uint64 }
+	freedMessage   struct{ Job uint64 }
 	settledMessage struct {
 		Job          uint64
 		First, Count int
@@ -192,6 +194,7 @@ func (closeMessage) kind() kind   { return kindClose }
 func (startedMessage) kind() kind { return kindStarted }
 func (refusedMessage) kind() kind { return kindRefused }
 func (beganMessage) kind() kind   { return kindBegan }
+func (freedMessage) kind() kind   { return kindFreed }
 func (settledMessage) kind() kind { return kindSettled }
 func (sealedMessage) kind() kind  { return kindSealed }
 func (fencedMessage) kind() kind  { return kindFenced }
@@ -239,6 +242,8 @@ func (m writeMessage) append(b []byte) []byte {
 }
 
 func (m beganMessage) append(b []byte) []byte { return binary.LittleEndian.AppendUint64(b, m.Job) }
+
+func (m freedMessage) append(b []byte) []byte { return binary.LittleEndian.AppendUint64(b, m.Job) }
 
 func (m settledMessage) append(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint64(b, m.Job)
@@ -300,11 +305,15 @@ func decode(f frame, fromNode bool) (message, error) {
 		return decodeJSON[startedMessage](f)
 	case kindRefused:
 		return decodeJSON[refusedMessage](f)
-	case kindBegan:
+	case kindBegan, kindFreed:
 		if len(f.body) != 8 {
-			return nil, malformed("began: %d bytes, want 8", len(f.body))
+			return nil, malformed("began or freed: %d bytes, want 8", len(f.body))
 		}
-		return beganMessage{Job: binary.LittleEndian.Uint64(f.body)}, nil
+		job := binary.LittleEndian.Uint64(f.body)
+		if f.kind == kindFreed {
+			return freedMessage{Job: job}, nil
+		}
+		return beganMessage{Job: job}, nil
 	case kindSettled:
 		return decodeSettled(f.body)
 	case kindSealed:

@@ -34,6 +34,7 @@ type ignoreEvents struct{}
 
 func (ignoreEvents) UnitSettled(owner.UnitSettled)       {}
 func (ignoreEvents) ChunkSettled(owner.ChunkSettled)     {}
+func (ignoreEvents) SourceFreed(owner.SourceFreed)       {}
 func (ignoreEvents) HandoffStopped(owner.HandoffStopped) {}
 func (ignoreEvents) OwnerLost(owner.OwnerLost)           {}
 

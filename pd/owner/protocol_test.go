@@ -44,6 +44,7 @@ func everyMessage() map[bool][]message {
 			startedMessage{Life: life, Facts: factsMessage{FenceProves: true, Build: "b"}, Regions: made},
 			refusedMessage{Code: pd.CodeInvalidConfig, Text: "why"},
 			beganMessage{Job: 1},
+			freedMessage{Job: 3},
 			settledMessage{Job: 1, First: 2, Count: 3, Outcome: outcome{settlement: pd.Failed, sourceFree: true, detail: "d"}},
 			sealedMessage{Handoff: someHandoff},
 			fencedMessage{Life: &life},
@@ -151,7 +152,8 @@ func TestBadFramesAreRefused(t *testing.T) {
 		"settled as 4":        rawFrame(kindSettled, 1, string(settledMessage{Count: 1, Outcome: outcome{settlement: 4}}.append(nil))),
 		"settled: segments 0": rawFrame(kindSettled, 1, string(settledMessage{Outcome: outcome{settlement: pd.Done}}.append(nil))),
 		"settled of 3 bytes":  rawFrame(kindSettled, 1, "abc"),
-		"began: 7 bytes":      rawFrame(kindBegan, 1, "abcdefg"),
+		"freed: 7 bytes":      rawFrame(kindBegan, 1, "abcdefg"),
+		"freed: 9 bytes":      rawFrame(kindFreed, 1, "abcdefghi"),
 		"a text of":           rawFrame(kindCopied, 1, "\xff\xff\xff\xffx"),
 	} {
 		f, err := newFrameReader(bytes.NewReader(b)).next()
@@ -159,7 +161,7 @@ func TestBadFramesAreRefused(t *testing.T) {
 		_, err = decode(f, false)
 		require.ErrorContains(t, err, want)
 	}
-	require.ErrorContains(t, newFrameReader(strings.NewReader("PDOWNER\x02")).hello(), "different programs")
+	require.ErrorContains(t, newFrameReader(strings.NewReader("PDOWNER\x01")).hello(), "different programs")
 }
 
 // FuzzFrames: whatever comes is refused or understood, and what was understood is
@@ -310,6 +312,7 @@ type heard struct {
 
 func (heard) UnitSettled(UnitSettled)           {}
 func (h heard) ChunkSettled(e ChunkSettled)     { h.chunk <- e }
+func (h heard) SourceFreed(SourceFreed)         {}
 func (h heard) HandoffStopped(e HandoffStopped) { h.stop <- e }
 func (h heard) OwnerLost(e OwnerLost)           { h.lost <- e }
 
@@ -324,6 +327,8 @@ func TestNodeLosesAnOwnerThatTalksNonsense(t *testing.T) {
 		"settles another job":     {[]message{settledMessage{Job: 99, Count: 1, Outcome: done}}, "a job that has them not open"},
 		"settles too much":        {[]message{settledMessage{Job: 2, Count: 3, Outcome: done}}, "segments 0+3"},
 		"settles twice":           {[]message{settledMessage{Job: 2, Count: 1, Outcome: done}, settledMessage{Job: 2, Count: 2, Outcome: done}}, "segments 0+2"},
+		"frees another job":       {[]message{freedMessage{Job: 99}}, "leaves none in use"},
+		"frees what is not read":  {[]message{settledMessage{Job: 2, Count: 1, Outcome: done}, freedMessage{Job: 2}}, "leaves none in use"},
 		"begins another job":      {[]message{beganMessage{Job: 99}}, "began a job"},
 		"fences by itself":        {[]message{fencedMessage{Text: "x", Code: pd.CodeBusy}}, "fenced without an order"},
 		"copies by itself":        {[]message{copiedMessage{}}, "copied what nobody asked for"},

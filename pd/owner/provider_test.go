@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/hw-native-sys/pypto-pd/pd"
+	"github.com/hw-native-sys/pypto-pd/pd/owner"
 	"github.com/hw-native-sys/pypto-pd/pd/transfer"
 	"github.com/hw-native-sys/pypto-pd/pd/transfer/simulator"
 )
@@ -72,6 +73,49 @@ func TestVerdictsAreReadWithCare(t *testing.T) {
 			requireAll(t, c.settlement, e)
 			require.Equal(t, c.free, e.SourceFree)
 			require.Equal(t, c.fact, from.stopped(w.Handoff))
+		})
+	}
+}
+
+// readLate is what a library says of a batch that goes on after its time: first
+// that its source is still read, and then that it is no more.
+func readLate(v transfer.Verdict) []transfer.Verdict {
+	still := transfer.Verdict{Ticket: v.Ticket, Settlement: pd.Uncertain}
+	ended := still
+	ended.SourceFree = true
+	return []transfer.Verdict{still, ended}
+}
+
+// TestSourceIsFreedLater: the end of the reading is told once, and changes no
+// settlement.
+func TestSourceIsFreedLater(t *testing.T) {
+	for name, open := range map[string]func(t *testing.T) *side{
+		"in this process": func(t *testing.T) *side { return newSide(t, sideOptions{provider: tongue{simulated(t), readLate}}) },
+		"in a child": func(t *testing.T) *side {
+			o := sideOptions{}.withDefaults(t)
+			c := o.config(nil)
+			inChildren(t, &c)
+			c.Remote.Provider = lateReader
+			return startSide(t, o, c)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			from, to := open(t), newSide(t, sideOptions{name: "d0"})
+			from.knows(to)
+			w := simple(pd.NewHandoffID(), 3, from, to)
+			require.NoError(t, from.Submit(w))
+			e := from.settled(w)
+			requireAll(t, pd.Uncertain, e)
+			require.False(t, e.SourceFree)
+			freed := await(t, from.recorder, "SourceFreed", func() (owner.SourceFreed, bool) {
+				if len(from.freed) == 0 {
+					return owner.SourceFreed{}, false
+				}
+				return from.freed[0], true
+			})
+			require.Equal(t, owner.SourceFreed{Handoff: w.Handoff, Chunk: 3}, freed)
+			require.Equal(t, pd.Unknown, from.stopped(w.Handoff))
+			require.Len(t, from.freed, 1)
 		})
 	}
 }

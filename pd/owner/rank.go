@@ -43,6 +43,9 @@ type rankReports interface {
 	// settled: count segments of the job, from the first on, have their outcome.
 	// Each segment is reported once.
 	settled(j *job, first, count int, o outcome)
+	// sourceFreed: the provider reads no more of a batch of the job whose outcome
+	// had left its source in use.
+	sourceFreed(j *job)
 	// sealed answers a seal that returned false.
 	sealed(rank pd.Rank, h pd.HandoffID)
 	// fenced: the engine was made anew. It returns once peers may be told.

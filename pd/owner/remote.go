@@ -77,6 +77,8 @@ type remote struct {
 
 	// owned by read
 	quiet, idle int // ticks
+	// reading are the settled jobs with batches that leave their source in use.
+	reading map[uint64]*openJob
 
 	mu      sync.Mutex // taken after the group's, if both
 	outbox  []message
@@ -93,6 +95,8 @@ type openJob struct {
 	*job
 	left int
 	done []uint64 // a bit for each segment
+	// reading counts the outcomes that left the source in use.
+	reading int
 }
 
 var _ rankOwner = (*remote)(nil)
@@ -113,7 +117,7 @@ func openRemote(ctx context.Context, log *slog.Logger, c *Config, rank pd.Rank) 
 		rank: rank, process: p, link: newLink(p.Conn), components: map[pd.ComponentID]uint16{}, ports: c.Ports, log: log,
 		tick: tick, silent: ticks(c.AttemptTimeout), stuck: ticks(c.AttemptTimeout + c.ConnectTimeout),
 		kick: make(chan struct{}, 1), ending: make(chan struct{}), gone: make(chan struct{}),
-		jobs: map[uint64]*openJob{}, targets: map[uint64]struct{}{},
+		jobs: map[uint64]*openJob{}, targets: map[uint64]struct{}{}, reading: map[uint64]*openJob{},
 	}
 	m, err := r.start(ctx, c)
 	if err == nil {

@@ -81,12 +81,30 @@ func (r *remote) take(m message) error {
 		if j == nil || !j.settle(m.First, m.Count) {
 			return malformed("the owner settled segments %d+%d of a job that has them not open", m.First, m.Count)
 		}
+		if !m.Outcome.sourceFree {
+			j.reading++
+		}
 		if j.left == 0 {
 			r.mu.Lock()
 			delete(r.jobs, m.Job)
 			r.mu.Unlock()
+			if j.reading > 0 {
+				r.reading[m.Job] = j
+			}
 		}
 		r.reports.settled(j.job, m.First, m.Count, m.Outcome)
+	case freedMessage:
+		j := r.job(m.Job)
+		if j == nil {
+			j = r.reading[m.Job]
+		}
+		if j == nil || j.reading == 0 {
+			return malformed("the owner freed the source of a job that leaves none in use")
+		}
+		if j.reading--; j.reading == 0 {
+			delete(r.reading, m.Job)
+		}
+		r.reports.sourceFreed(j.job)
 	case sealedMessage:
 		r.reports.sealed(r.rank, m.Handoff)
 	case fencedMessage:
@@ -165,6 +183,7 @@ func (r *remote) fenced(m fencedMessage) error {
 	if err := m.Life.check(); err != nil {
 		return err
 	}
+	clear(r.reading) // no more is heard of them
 	f.answer(r.reports.fenced(r.rank, m.Life.life()))
 	return nil
 }

@@ -419,6 +419,8 @@ func (s *server) settled(j *job, first, count int, o outcome) {
 	s.tell(settledMessage{Job: j.id, First: first, Count: count, Outcome: o})
 }
 
+func (s *server) sourceFreed(j *job) { s.tell(freedMessage{Job: j.id}) }
+
 func (s *server) fenced(_ pd.Rank, l engineLife) error {
 	s.used.add(l.ports)
 	m := l.message()

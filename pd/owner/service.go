@@ -48,6 +48,13 @@ type ChunkSettled struct {
 	Bytes int64
 }
 
+// SourceFreed says that the provider reads no source byte of a chunk any more that
+// was settled without that.
+type SourceFreed struct {
+	Handoff pd.HandoffID
+	Chunk   pd.ChunkID
+}
+
 // HandoffStopped is the answer to Seal: the fact that holds for all writes of
 // the handoff, past and future.
 type HandoffStopped struct {
@@ -72,6 +79,7 @@ type OwnerLost struct {
 type Events interface {
 	UnitSettled(UnitSettled)
 	ChunkSettled(ChunkSettled)
+	SourceFreed(SourceFreed)
 	HandoffStopped(HandoffStopped)
 	OwnerLost(OwnerLost)
 }

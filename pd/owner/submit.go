@@ -126,7 +126,7 @@ func (g *Group) plan(w *Write, peer *installed) (*chunk, []*job, error) {
 	case len(w.Units) < 1 || len(w.Units) > len(w.Writes)*len(g.extents):
 		return nil, nil, fmt.Errorf("%d units: want 1..%d", len(w.Units), len(w.Writes)*len(g.extents))
 	}
-	c := &chunk{id: w.Chunk, units: make([]unit, len(w.Units)), open: len(w.Units), sourceFree: true}
+	c := &chunk{id: w.Chunk, units: make([]unit, len(w.Units)), open: len(w.Units)}
 	byTarget := make(map[pd.Rank]*job, len(w.Writes))
 	jobs := make([]*job, 0, len(w.Writes))
 	sums := make(map[pd.Rank]map[pd.ComponentID]int64, len(w.Writes))

@@ -184,6 +184,11 @@ func (o *OwnerEvents) ChunkSettled(c owner.ChunkSettled) {
 	shell.event(node.ChunkSettled{Handoff: c.Handoff, Chunk: c.Chunk, Results: c.Results, SourceFree: c.SourceFree})
 }
 
+// SourceFreed implements owner.Events.
+func (o *OwnerEvents) SourceFreed(f owner.SourceFreed) {
+	o.bound().event(node.SourceFreed{Handoff: f.Handoff, Chunk: f.Chunk})
+}
+
 // HandoffStopped implements owner.Events.
 func (o *OwnerEvents) HandoffStopped(h owner.HandoffStopped) {
 	o.bound().event(node.Sealed{Handoff: h.Handoff, Fact: h.Fact})

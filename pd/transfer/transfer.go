@@ -161,7 +161,10 @@ type Session interface {
 // Ticket names one submitted batch within its engine; it is never reused.
 type Ticket uint64
 
-// Verdict is the end of one batch.
+// Verdict is the end of one batch. One that leaves the source in use, because the
+// batch may go on, may be followed by a second one for the same ticket, with
+// SourceFree: the batch has ended and is read no more. Its settlement says nothing
+// new; the first one stands. None comes after a Fence.
 type Verdict struct {
 	Ticket     Ticket
 	Settlement pd.Settlement
