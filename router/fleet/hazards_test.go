@@ -296,9 +296,12 @@ func TestAnswersWithoutABodyOrALength(t *testing.T) {
 			return
 		}
 		io.Copy(io.Discard, q.Body)
-		if q.Header.Get("X-Large") != "" {
+		switch {
+		case q.Header.Get("X-Switch") != "":
+			io.WriteString(nc, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n")
+		case q.Header.Get("X-Large") != "":
 			fmt.Fprintf(nc, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(large), large)
-		} else {
+		default:
 			io.WriteString(nc, "HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\nto the end")
 		}
 	})
@@ -310,4 +313,8 @@ func TestAnswersWithoutABodyOrALength(t *testing.T) {
 	a = s.post(chatBody(""), "X-Large: 1")
 	assert.Equal(t, 200, a.status)
 	assert.True(t, large == a.body)
+	// An upgrade that nobody asked for is no answer.
+	a = s.post(chatBody(""), "X-Switch: 1")
+	assert.Equal(t, 502, a.status)
+	assert.Equal(t, "replica a gave an answer that cannot be read", errorOf(t, a))
 }

@@ -121,7 +121,7 @@ func (r *Router) forward(c *edge.Call, res *result) *failure {
 		if ctx.Err() != nil {
 			return r.ended(ctx, "")
 		}
-		again, f := r.try(ctx, c, header, res)
+		again, f := r.try(ctx, c, &header, res)
 		switch {
 		case !again && f == failedNoReplica && before != nil:
 			// What is known of the first one says more.
@@ -149,8 +149,9 @@ func (r *Router) requestHeader(c *edge.Call, res *result) []edge.Field {
 }
 
 // try gives the generation to one replica. again says that nothing of it was sent
-// and that another one may be tried.
-func (r *Router) try(ctx context.Context, c *edge.Call, header []edge.Field, res *result) (again bool, f *failure) {
+// and that another one may be tried. What was sent is let go of: a stream may be
+// long.
+func (r *Router) try(ctx context.Context, c *edge.Call, header *[]edge.Field, res *result) (again bool, f *failure) {
 	m, err := r.pool.Choose(res.session)
 	if err != nil {
 		return false, failedNoReplica
@@ -166,16 +167,19 @@ func (r *Router) try(ctx context.Context, c *edge.Call, header []edge.Field, res
 		}
 	}()
 	x, err := r.legs.Send(ctx, edge.Request{
-		Method: "POST", Address: addressOf(m.URL), Trust: r.trustOf(m), Target: c.Target(), Header: header, Body: c.Body(),
+		Method: "POST", Address: addressOf(m.URL), Trust: r.trustOf(m), Target: c.Target(), Header: *header, Body: c.Body(),
 	})
 	if err == nil {
+		*header = nil
 		c.Forget()
 		defer x.Close()
 		err = x.Await()
 	}
 	switch {
-	case err == nil:
+	case err == nil && x.Status() >= 200:
 		return false, r.relay(ctx, c, x, m, res)
+	case err == nil:
+		err = fmt.Errorf("it answered %d, which nobody asked for", x.Status())
 	case ctx.Err() != nil:
 		return false, r.interrupted(ctx, m)
 	}

@@ -157,6 +157,23 @@ func TestConversationStaysWhereItIs(t *testing.T) {
 	}
 }
 
+// Clients that never send an id back may be known by other things.
+func TestConversationIsKnownByWhatIsSwitchedOn(t *testing.T) {
+	s := newRig(t, rigOptions{replicas: 3, edit: func(o *Options) { o.Keys = KeyOptions{Fields: []string{"prompt_cache_key"}, Cookie: "chat"} }})
+	for name, ask := range map[string]func() answerOf{
+		"field":  func() answerOf { return s.post(chatBody(`,"prompt_cache_key":"k"`)) },
+		"cookie": func() answerOf { return s.post(chatBody(""), "Cookie: other=1; chat=c-1") },
+	} {
+		home := ask().servedBy(t)
+		for range 4 {
+			assert.Equal(t, home, ask().servedBy(t), name)
+		}
+	}
+	assert.Equal(t, "c-1", s.post(chatBody(""), "Cookie: chat=c-1").session())
+	assert.NotEqual(t, "k", s.post(chatBody(`,"prompt_cache_key":"k"`)).session(), "it may be personal")
+	assert.Equal(t, "mine", s.post(chatBody(`,"prompt_cache_key":"k"`), "X-Session-Id: mine", "Cookie: chat=c-1").session())
+}
+
 func TestNewConversationsReachEveryReplica(t *testing.T) {
 	// Fleet behaviour 109; case B30
 	s := newRig(t, rigOptions{replicas: 4})
