@@ -7,14 +7,15 @@ type Constrainer interface {
 	// errors are *pd.Error with CodeUnsupported or CodeInvalidRequest; Param is
 	// a path within the constraint.
 	CheckConstraint(constraint string) error
-	// OutputParser names the form of the model's tool calls, for
+	// OutputParser names the form of the model's reasoning and tool calls, for
 	// pd.Continuation.
 	OutputParser() string
 }
 
-// ParserTagged is the form of tool calls that many models were trained on:
-// text, then any number of
+// ParserTagged is the form of output that many models were trained on: reasoning,
+// if it was asked for, then text, then any number of calls:
 //
+//	<think>TEXT</think>
 //	<tool_call>{"name":NAME,"arguments":OBJECT}</tool_call>
 const ParserTagged = "tagged"
 
@@ -22,6 +23,8 @@ const ParserTagged = "tagged"
 // prefill to decode in pd.Continuation; both compile it alike. Schemas keep the
 // client's order of names.
 type Constraint struct {
+	// Reasoning: the answer begins with reasoning; the rest binds what follows it.
+	Reasoning bool `json:"reasoning,omitempty"`
 	// Format binds the text; nil leaves it free.
 	Format *Format `json:"format,omitempty"`
 	// Calls, if set, are the tool calls beside or instead of the text.

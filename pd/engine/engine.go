@@ -16,6 +16,8 @@ import (
 type Message struct {
 	Role    string
 	Content string
+	// Reasoning is what an assistant had thought before its content.
+	Reasoning string
 	// ToolCalls are what an assistant called, ToolCallID is which call a tool's
 	// turn answers.
 	ToolCalls  []ToolCall

@@ -57,11 +57,11 @@ func TestAnswersHaveTheShapesOfTheAPI(t *testing.T) {
 			`{"id":"chatcmpl-1","object":"chat.completion.chunk","created":7,"model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":null}`,
 		},
 		"calls": {
-			chat.AppendWholeCalls(nil, "", calls, true, pd.FinishStop, u),
+			chat.AppendWholeMessage(nil, Message{ToolCalls: calls}, true, pd.FinishStop, u),
 			`{"id":"chatcmpl-1","object":"chat.completion","created":7,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":null,"tool_calls":[{"id":"call_1","type":"function","function":{"name":"f","arguments":"{\"a\":\"é\"}"}},{"id":"call_2","type":"function","function":{"name":"g","arguments":"{}"}}]},"logprobs":null,"finish_reason":"tool_calls"}],"usage":` + usage + `}`,
 		},
 		"cut calls": {
-			chat.AppendWholeCalls(nil, "so", calls, false, pd.FinishLength, u),
+			chat.AppendWholeMessage(nil, Message{Content: "so", ToolCalls: calls}, false, pd.FinishLength, u),
 			`{"id":"chatcmpl-1","object":"chat.completion","created":7,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"so","tool_calls":[{"id":"call_1","type":"function","function":{"name":"f","arguments":"{\"a\":\"é\"}"}},{"id":"call_2","type":"function","function":{"name":"g","arguments":"{}"}}]},"logprobs":null,"finish_reason":"length"}],"usage":` + usage + `}`,
 		},
 		"call begins": {

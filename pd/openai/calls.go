@@ -16,31 +16,40 @@ func (a Answer) CallID(index int) string {
 	return "call_" + hex[:min(len(hex), 24)] + strconv.Itoa(index)
 }
 
-// AppendWholeCalls writes a whole chat that calls tools. Complete: the model
-// ended, and every call is whole; otherwise finish says what cut it.
-func (a Answer) AppendWholeCalls(b []byte, content string, calls []ToolCall, complete bool, finish pd.FinishReason, u Usage) []byte {
+// AppendWholeMessage writes a whole chat whose message may hold reasoning and calls
+// of tools. Called: the model ended with calls, and every one is whole; otherwise
+// finish says how it ended.
+func (a Answer) AppendWholeMessage(b []byte, m Message, called bool, finish pd.FinishReason, u Usage) []byte {
 	b = a.appendHead(b, "chat.completion")
-	b = append(b, `[{"index":0,"message":{"role":"assistant","content":`...)
-	if content == "" {
+	b = append(b, `[{"index":0,"message":{"role":"assistant"`...)
+	if m.Reasoning != "" {
+		b = append(b, `,"reasoning":`...)
+		b = appendString(b, m.Reasoning)
+	}
+	b = append(b, `,"content":`...)
+	if m.Content == "" && len(m.ToolCalls) > 0 {
 		b = append(b, "null"...)
 	} else {
-		b = appendString(b, content)
+		b = appendString(b, m.Content)
 	}
-	b = append(b, `,"tool_calls":[`...)
-	for i, c := range calls {
-		if i > 0 {
-			b = append(b, ',')
+	if len(m.ToolCalls) > 0 {
+		b = append(b, `,"tool_calls":[`...)
+		for i, c := range m.ToolCalls {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(b, `{"id":`...)
+			b = appendString(b, c.ID)
+			b = append(b, `,"type":"function","function":{"name":`...)
+			b = appendString(b, c.Name)
+			b = append(b, `,"arguments":`...)
+			b = appendString(b, c.Arguments)
+			b = append(b, "}}"...)
 		}
-		b = append(b, `{"id":`...)
-		b = appendString(b, c.ID)
-		b = append(b, `,"type":"function","function":{"name":`...)
-		b = appendString(b, c.Name)
-		b = append(b, `,"arguments":`...)
-		b = appendString(b, c.Arguments)
-		b = append(b, "}}"...)
+		b = append(b, ']')
 	}
-	b = append(b, `]},"logprobs":null,"finish_reason":`...)
-	if complete {
+	b = append(b, `},"logprobs":null,"finish_reason":`...)
+	if called {
 		b = appendString(b, finishCalls)
 	} else {
 		b = appendFinish(b, finish)
@@ -48,6 +57,14 @@ func (a Answer) AppendWholeCalls(b []byte, content string, calls []ToolCall, com
 	b = append(b, `}],"usage":`...)
 	b = appendUsage(b, u)
 	return append(b, '}')
+}
+
+// AppendReasoning writes a chunk of the reasoning before the content.
+func (a Answer) AppendReasoning(b []byte, text string) []byte {
+	b = a.appendHead(b, "chat.completion.chunk")
+	b = append(b, `[{"index":0,"delta":{"reasoning":`...)
+	b = appendString(b, text)
+	return a.appendTail(append(b, `},"logprobs":null,"finish_reason":null}]`...))
 }
 
 // AppendCall writes the first chunk of a call, which has its id and name.

@@ -8,6 +8,8 @@ import (
 type Message struct {
 	Role    string
 	Content string
+	// Reasoning is what an assistant's turn had thought before its content.
+	Reasoning string
 	// ToolCalls are the calls of tools that the turn holds beside its content.
 	ToolCalls []ToolCall
 	// ToolCallID is which call a turn of role tool answers.
@@ -72,6 +74,13 @@ type Facts struct {
 	ToolName   string
 	// SingleToolCall is parallel_tool_calls false.
 	SingleToolCall bool
+	// ReasoningEffort is reasoning_effort, "" if absent. Thinking is what
+	// chat_template_kwargs says of thinking, nil if nothing.
+	ReasoningEffort string
+	Thinking        *bool
+	// HideReasoning is include_reasoning false: the model may think, the client does
+	// not want to read it.
+	HideReasoning bool
 	// ResponseFormat is response_format.type; "" if absent. ResponseSchema is
 	// the schema of type json_schema, a JSON text like Tool.Parameters.
 	ResponseFormat string
@@ -117,6 +126,15 @@ func (f *Facts) One() error {
 
 // CallsTools says that the answer may hold tool calls.
 func (f *Facts) CallsTools() bool { return f.Tools > 0 && f.ToolChoice != "none" }
+
+// Thinks says that the answer begins with reasoning: the template's own switch
+// decides, else an effort that is not none asks for it.
+func (f *Facts) Thinks() bool {
+	if f.Thinking != nil {
+		return *f.Thinking
+	}
+	return f.ReasoningEffort != "" && f.ReasoningEffort != effortNone
+}
 
 // Greedy reports what asks for anything but greedy decoding.
 func (f *Facts) Greedy() error {

@@ -40,6 +40,12 @@ func (r *reader) message(param string) error {
 			hasContent = true
 			m.Content, err = r.content(param + ".content")
 			return err
+		case "reasoning", "reasoning_content":
+			// Two spellings of one thing; what is no text is none.
+			if r.d.PeekKind() == '"' {
+				m.Reasoning, err = r.string(param + "." + name)
+				return err
+			}
 		case "tool_calls":
 			if r.d.PeekKind() == '[' {
 				m.ToolCalls = nil // of two lists the last counts

@@ -67,6 +67,15 @@ func TestParseReadsTheFactsOfABody(t *testing.T) {
 				Messages: []Message{{Role: "assistant", ToolCalls: []ToolCall{{Name: "b"}}}}, Prompts: 1, Tools: 1, Declared: []Tool{{Name: "e"}},
 			},
 		},
+		"reasoning": {
+			Chat,
+			`{"messages":[{"role":"assistant","content":"so","reasoning":"why"},{"role":"assistant","content":"so","reasoning_content":"because"},{"role":"assistant","content":"so","reasoning":null}],
+			  "reasoning_effort":"minimal","chat_template_kwargs":{"enable_thinking":false,"x":{"enable_thinking":true},"thinking":null},"include_reasoning":false}`,
+			Facts{
+				Messages: []Message{{Role: "assistant", Content: "so", Reasoning: "why"}, {Role: "assistant", Content: "so", Reasoning: "because"}, {Role: "assistant", Content: "so"}},
+				Prompts:  1, ReasoningEffort: "minimal", Thinking: ptr(false), HideReasoning: true,
+			},
+		},
 		"names are compared exactly": {
 			Completion, `{"prompt":"a","Stream":true,"STOP":5}`,
 			Facts{Text: ptr("a"), Prompts: 1},
@@ -132,6 +141,8 @@ func TestParseErrorsNameTheField(t *testing.T) {
 		"temperature":            {Completion, `{"prompt":"a","temperature":-1}`, "temperature", "temperature must be between 0 and 2, got -1"},
 		"temperature overflow":   {Completion, `{"prompt":"a","temperature":1e999}`, "temperature", "temperature must be between 0 and 2, got 1e999"},
 		"stop kind":              {Completion, `{"prompt":"a","stop":5}`, "stop", "stop must be a string or an array of strings, got a number"},
+		"effort":                 {Chat, `{"messages":[{"role":"user","content":"a"}],"reasoning_effort":"some"}`, "reasoning_effort", `reasoning_effort must be none, minimal, low, medium, high, xhigh or max, got "some"`},
+		"thinking":               {Chat, `{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"thinking":1}}`, "chat_template_kwargs.thinking", "chat_template_kwargs.thinking must be a boolean, got a number"},
 		"empty stop":             {Completion, `{"prompt":"a","stop":["x",""]}`, "stop", "stop[1] is empty, which would stop at once"},
 		"many stops":             {Completion, `{"prompt":"a","stop":[` + strings.Repeat(`"x",`, 16) + `"x"]}`, "stop", "stop holds more than 16 strings"},
 		"long stop":              {Completion, `{"prompt":"a","stop":"` + strings.Repeat("x", 1025) + `"}`, "stop", "stop[0] has 1025 bytes, the limit is 1024"},

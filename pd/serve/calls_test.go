@@ -34,6 +34,9 @@ func (boundModel) CheckConstraint(c string) error {
 
 func (m boundModel) Tokenize(p engine.Prompt) ([]pd.Token, error) {
 	for i, turn := range p.Messages {
+		if turn.Content == "so" && turn.Reasoning != "why" {
+			return nil, errors.New("the reasoning is not whole")
+		}
 		if turn.Content == "history" && (p.Messages[i+1].ToolCalls[0] != engine.ToolCall{ID: "1", Name: "f", Arguments: "{}"} || p.Messages[i+2].ToolCallID != "1") {
 			return nil, errors.New("the history is not whole")
 		}

@@ -26,6 +26,9 @@ func (s *Server) checkForm(f *openai.Facts) error {
 	if f.CallsTools() && !able {
 		return unsupported("tools", "tools are not supported by this engine; leave them out or set tool_choice to none")
 	}
+	if f.Thinks() && !able {
+		return unsupported("reasoning_effort", "reasoning is not supported by this engine; leave out reasoning_effort and thinking, or set them to none and false")
+	}
 	switch f.ResponseFormat {
 	case "", "text":
 		return nil
@@ -62,7 +65,10 @@ func (s *Server) constrain(f *openai.Facts, c *pd.Continuation) error {
 			}
 		}
 	}
-	if bound.Format == nil && bound.Calls == nil {
+	if f.Thinks() {
+		c.OutputParser, bound.Reasoning = s.constrainer().OutputParser(), true
+	}
+	if bound.Format == nil && bound.Calls == nil && !bound.Reasoning {
 		return nil
 	}
 	text, err := json.Marshal(bound)
@@ -86,7 +92,7 @@ func (s *Server) constrain(f *openai.Facts, c *pd.Continuation) error {
 // constraint which this node cannot obey is refused before any memory is
 // reserved. What decode obeys is prefill's text all the same.
 func (s *Server) checkBound(f *openai.Facts, body []byte) error {
-	if !f.CallsTools() && (f.ResponseFormat == "" || f.ResponseFormat == "text") {
+	if !f.CallsTools() && !f.Thinks() && (f.ResponseFormat == "" || f.ResponseFormat == "text") {
 		return nil
 	}
 	whole, err := openai.Parse(f.Kind, body)

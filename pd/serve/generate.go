@@ -139,17 +139,15 @@ func (g *generation) whole(s engine.Stream) error {
 }
 
 func (g *generation) appendWhole(text string, o engine.Output) ([]byte, error) {
-	if g.facts.CallsTools() {
-		content, calls, complete, err := answerCalls(text, g.answer, g.facts.SingleToolCall)
-		if err != nil {
-			return nil, err
-		}
-		if len(calls) > 0 {
-			complete = complete && o.Finish == pd.FinishStop
-			return g.answer.AppendWholeCalls(nil, content, calls, complete, o.Finish, usage(o.Usage)), nil
-		}
+	p := g.outputParser()
+	if p == nil {
+		return g.answer.AppendWhole(nil, text, o.Finish, usage(o.Usage)), nil
 	}
-	return g.answer.AppendWhole(nil, text, o.Finish, usage(o.Usage)), nil
+	m, called, err := p.read(text, o.Finish, g.answer)
+	if err != nil {
+		return nil, err
+	}
+	return g.answer.AppendWholeMessage(nil, m, called, o.Finish, usage(o.Usage)), nil
 }
 
 func (g *generation) stream(s engine.Stream) {
@@ -162,8 +160,8 @@ func (g *generation) stream(s engine.Stream) {
 			}
 		}
 		write := g.chunk
-		if g.facts.CallsTools() {
-			write = g.chunkWithCalls(&callParser{single: g.facts.SingleToolCall})
+		if p := g.outputParser(); p != nil {
+			write = g.chunkInParts(p)
 		}
 		for {
 			o, err := g.next(s)
@@ -200,12 +198,14 @@ func (g *generation) chunk(w *edge.StreamWriter, o engine.Output) error {
 	return g.event(w, g.answer.AppendChunk(g.buf[:0], o.Text, o.Finish))
 }
 
-// chunkWithCalls writes outputs whose text may hold calls. What cannot be read
-// is a *pd.Error.
-func (g *generation) chunkWithCalls(p *callParser) func(*edge.StreamWriter, engine.Output) error {
+// chunkInParts writes outputs whose text may hold reasoning and calls. What cannot
+// be read is a *pd.Error.
+func (g *generation) chunkInParts(p *outputParser) func(*edge.StreamWriter, engine.Output) error {
 	write := func(w *edge.StreamWriter, pieces []piece) error {
 		for _, x := range pieces {
 			switch {
+			case x.reasoning != "":
+				g.buf = g.answer.AppendReasoning(g.buf[:0], x.reasoning)
 			case x.content != "":
 				g.buf = g.answer.AppendChunk(g.buf[:0], x.content, 0)
 			case x.name != "":
@@ -227,11 +227,14 @@ func (g *generation) chunkWithCalls(p *callParser) func(*edge.StreamWriter, engi
 		if err := write(w, pieces); err != nil || o.Finish == 0 {
 			return err
 		}
-		pieces, complete := p.end()
+		pieces, called, err := p.end(o.Finish)
+		if err != nil {
+			return err
+		}
 		if err := write(w, pieces); err != nil {
 			return err
 		}
-		if complete && o.Finish == pd.FinishStop {
+		if called {
 			return g.event(w, g.answer.AppendCallsEnd(g.buf[:0]))
 		}
 		return g.event(w, g.answer.AppendChunk(g.buf[:0], "", o.Finish))

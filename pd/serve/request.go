@@ -61,7 +61,7 @@ func (s *Server) prepare(f *openai.Facts) (pd.Continuation, error) {
 		field = "messages"
 		prompt.Messages = make([]engine.Message, len(f.Messages))
 		for i, t := range f.Messages {
-			prompt.Messages[i] = engine.Message{Role: t.Role, Content: t.Content, ToolCallID: t.ToolCallID}
+			prompt.Messages[i] = engine.Message{Role: t.Role, Content: t.Content, Reasoning: t.Reasoning, ToolCallID: t.ToolCallID}
 			for _, c := range t.ToolCalls {
 				prompt.Messages[i].ToolCalls = append(prompt.Messages[i].ToolCalls, engine.ToolCall(c))
 			}

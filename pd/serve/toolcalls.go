@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/hw-native-sys/pypto-pd/pd"
-	"github.com/hw-native-sys/pypto-pd/pd/openai"
 )
 
 // The marks of engine.ParserTagged.
@@ -37,9 +36,10 @@ const (
 	inTail
 )
 
-// piece is what became of some text: content, the beginning of a call (with a
-// name), or more of its arguments.
+// piece is what became of some text: reasoning, content, the beginning of a call
+// (with a name), or more of its arguments.
 type piece struct {
+	reasoning string
 	content   string
 	call      int
 	name      string
@@ -198,29 +198,4 @@ func overlap(s, mark string) int {
 		}
 	}
 	return 0
-}
-
-// answerCalls collects the pieces of a whole answer.
-func answerCalls(text string, a openai.Answer, single bool) (content string, calls []openai.ToolCall, complete bool, err error) {
-	p := &callParser{single: single}
-	take := func(pieces []piece) {
-		for _, x := range pieces {
-			switch {
-			case x.content != "":
-				content += x.content
-			case x.name != "":
-				calls = append(calls, openai.ToolCall{ID: a.CallID(x.call), Name: x.name})
-			default:
-				calls[len(calls)-1].Arguments += x.arguments
-			}
-		}
-	}
-	pieces, err := p.feed(text)
-	if err != nil {
-		return "", nil, false, err
-	}
-	take(pieces)
-	pieces, complete = p.end()
-	take(pieces)
-	return content, calls, complete, nil
 }

@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -12,7 +13,17 @@ import (
 	"github.com/hw-native-sys/pypto-pd/tests/e2e/cluster"
 )
 
-// Case B33: no field of a request contradicts what prefill makes of it: alone and
+var thought = regexp.MustCompile(`"reasoning":"((?:[^"\\]|\\.)*)"`)
+
+// reasoning is what an answer says of its reasoning, as JSON text.
+func reasoning(a cluster.Answer) (out string) {
+	for _, m := range thought.FindAllSubmatch(a.Raw, -1) {
+		out += string(m[1])
+	}
+	return out
+}
+
+// Case B33, Behaviour 149: no field of a request contradicts what prefill makes of it: alone and
 // together, each is answered by a pair as by one node.
 func TestNoFieldContradictsThePrefillLeg(t *testing.T) {
 	t.Parallel()
@@ -28,12 +39,14 @@ func TestNoFieldContradictsThePrefillLeg(t *testing.T) {
 		"ignore_eos":            {"ignore_eos": true},
 		"response_format":       {"response_format": map[string]any{"type": "text"}},
 		"tools":                 {"tools": tools, "tool_choice": "auto"},
+		"reasoning":             {"reasoning_effort": "low"},
+		"thinking":              {"chat_template_kwargs": map[string]any{"enable_thinking": true}, "include_reasoning": false},
 		"logprobs":              {"logprobs": true, "top_logprobs": 5},
 		"seed":                  {"seed": 9007199254740993, "top_p": 0.95},
 	}
 	all := map[string]any{}
 	for name, fields := range each {
-		if name != "logprobs" { // which a pair and one node refuse alike
+		if name != "logprobs" && name != "reasoning" { // which a pair and one node refuse alike
 			maps.Copy(all, fields)
 		}
 	}
@@ -53,6 +66,8 @@ func TestNoFieldContradictsThePrefillLeg(t *testing.T) {
 			}
 			require.Equal(t, want.Text, got.Text, name)
 			require.Equal(t, want.Finish, got.Finish, name)
+			require.Equal(t, reasoning(want), reasoning(got), name)
+			require.Equal(t, name == "reasoning", reasoning(got) != "", name)
 			require.Equal(t, [2]int{want.PromptTokens, want.CompletionTokens}, [2]int{got.PromptTokens, got.CompletionTokens}, name)
 			require.Equal(t, stream, strings.HasPrefix(got.Header.Get("Content-Type"), "text/event-stream"), name)
 		}

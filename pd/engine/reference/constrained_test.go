@@ -2,6 +2,7 @@ package reference_test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -63,6 +64,35 @@ func TestDecodeRefusesASeedThatItsGrammarDoesNotKnow(t *testing.T) {
 	require.ErrorIs(t, last.Err, pd.CodeUnsupported)
 }
 
+// Behaviour 149: reasoning comes first, under the same grammar on both nodes, and
+// what is bound behind it stays bound.
+func TestReasoningComesBeforeWhatIsBound(t *testing.T) {
+	for name, constraint := range map[string]string{"free": `{"reasoning":true}`, "bound": `{"reasoning":true,` + paragraph[1:]} {
+		t.Run(name, func(t *testing.T) {
+			ask := func(b *bench) pd.Continuation {
+				c := bound(t, b, "think")
+				c.Constraint = constraint
+				return c
+			}
+			one := newBench(t, 4, nil)
+			s, err := one.engine.Generate(t.Context(), engine.Request{Continuation: ask(one)})
+			require.NoError(t, err)
+			want, _, last := drain(t, s)
+			require.Equal(t, pd.FinishStop, last.Finish)
+			rest, ok := strings.CutPrefix(want, "<think>")
+			require.True(t, ok, want)
+			reasoning, answer, ok := strings.Cut(rest, "</think>")
+			require.True(t, ok, want)
+			require.NotEmpty(t, reasoning)
+			require.NotEmpty(t, answer)
+			require.Equal(t, name == "bound", json.Valid([]byte(answer)), answer)
+			p, d := newBench(t, 2, nil), newBench(t, 1, nil)
+			got, _ := handOverAs(t, p, d, ask(p), func(*engine.Adoption, pages.Grant) {})
+			require.Equal(t, want, got)
+		})
+	}
+}
+
 func TestTemplateShowsToolsAndCalls(t *testing.T) {
 	e := newBench(t, 1, nil).engine
 	length := func(p engine.Prompt) int {
@@ -75,6 +105,9 @@ func TestTemplateShowsToolsAndCalls(t *testing.T) {
 	require.Greater(t, length(engine.Prompt{Messages: turns, Tools: []engine.Tool{{Name: "f"}}}), plain)
 	turns[0].ToolCalls = []engine.ToolCall{{ID: "1", Name: "f", Arguments: "{}"}}
 	require.Greater(t, length(engine.Prompt{Messages: turns}), plain)
+	plainTurn := turns[0]
+	turns[0].Reasoning = "because"
+	require.Greater(t, length(engine.Prompt{Messages: turns}), length(engine.Prompt{Messages: []engine.Message{plainTurn}}))
 	turns[0] = engine.Message{Role: "tool", Content: "a", ToolCallID: "1"}
 	require.Greater(t, length(engine.Prompt{Messages: turns}), plain)
 }

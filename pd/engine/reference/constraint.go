@@ -9,8 +9,14 @@ import (
 	"github.com/hw-native-sys/pypto-pd/pd/engine"
 )
 
-// The marks around a tool call in the engine's text.
+// The marks around reasoning and around a tool call in the engine's text, and how
+// many words of reasoning there are.
 const (
+	thoughtBegin = "<think>"
+	thoughtEnd   = "</think>"
+	thoughtLeast = 3
+	thoughtMost  = 24
+
 	callBegin = `<tool_call>{"name":`
 	callMid   = `,"arguments":`
 	callEnd   = `}</tool_call>`
@@ -39,6 +45,12 @@ func compile(constraint string) (*grammar, error) {
 	k := &compiler{}
 	end := &node{kind: finished}
 	start, err := k.answer(&c, end)
+	if c.Reasoning && start != nil {
+		start = &node{kind: literal, text: thoughtBegin, next: &node{
+			kind: spoken, min: thoughtLeast, max: thoughtMost,
+			next: &node{kind: literal, text: thoughtEnd, next: start},
+		}}
+	}
 	switch {
 	case err != nil:
 		return nil, err

@@ -73,6 +73,9 @@ func (e *Engine) Tokenize(p engine.Prompt) ([]pd.Token, error) {
 			if m.ToolCallID != "" {
 				out = appendBytes(out, m.ToolCallID+"\n")
 			}
+			if m.Reasoning != "" {
+				out = appendBytes(out, thoughtBegin+m.Reasoning+thoughtEnd)
+			}
 			out = appendBytes(out, m.Content)
 			for _, c := range m.ToolCalls {
 				out = appendBytes(out, c.ID+callBegin+quote(c.Name)+callMid+c.Arguments+callEnd)
