@@ -38,7 +38,7 @@ func (l Launch) stopScript() string {
 	if name = regexp.QuoteMeta(name); name[0] < utf8.RuneSelf && name[0] != '\\' {
 		name = "[" + name[:1] + "]" + name[1:]
 	}
-	server, wrapped := "(.*/)?"+name, "$^" // which nothing matches
+	server, wrapped := "(.*/)?"+name, ""
 	if len(l.Host.LaunchWrapper) > 0 {
 		// A wrapper and its shells carry the command as one text.
 		wrapped = fmt.Sprintf("(^|[/ '])%s'?( .*)? --port %d( |$)", name, l.Slot.Port)

@@ -18,8 +18,8 @@ set -- $found; mine=" $* "; like=
 for p in $(grep -lzxE -e SERVER /proc/[0-9]*/cmdline 2>/dev/null | cut -d/ -f3); do
 tr '\0' '\n' <"/proc/$p/cmdline" 2>/dev/null | awk '{ if (last == "--port" && $0 == "PORT") hit = 1; last = $0 } END { exit !hit }' || continue
 case $mine in *" $p "*) served=1;; *) elsewhere "$p" || like="$like $p";; esac; done
-for p in $(grep -lzE -e WRAPPED /proc/[0-9]*/cmdline 2>/dev/null | cut -d/ -f3); do
-case "$mine$like " in *" $p "*) ;; *) elsewhere "$p" || like="$like $p";; esac; done
+if [ -n WRAPPED ]; then for p in $(grep -lzE -e WRAPPED /proc/[0-9]*/cmdline 2>/dev/null | cut -d/ -f3); do
+case "$mine$like " in *" $p "*) ;; *) elsewhere "$p" || like="$like $p";; esac; done; fi
 [ -n "$served" ] || set -- $* $like
 found=$*; }
 up() { read -r now rest </proc/uptime; now=${now%.*}; }

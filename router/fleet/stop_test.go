@@ -218,6 +218,7 @@ func TestStopLeavesStrangersAlone(t *testing.T) {
 		"a port that begins alike":                            start(t, false, nil, s.server, "--port", "80011"),
 		"another program with that port":                      start(t, false, nil, append([]string{editor}, port...)...),
 		"a text about it":                                     start(t, false, nil, "sh", "-c", sleeper, "sh", s.server+" --port 8001"),
+		"one with empty arguments":                            start(t, false, nil, "sh", "-c", sleeper, "", ""),
 		"a server of another slot":                            start(t, false, []string{markVariable + "=/other/n-d0.pid"}, append([]string{s.server}, port...)...),
 		"an ssh to another machine":                           start(t, false, nil, "bash", "-c", "exec -a ssh sh -c '"+sleeper+"' "+s.server+" "+strings.Join(port, " ")),
 	}
