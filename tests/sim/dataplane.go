@@ -40,6 +40,7 @@ type batch struct {
 	segments []pd.Segment
 	snapshot [][]byte
 	source   *rankOwner
+	engine   *dataEngine // of source, at that time
 	target   *dataEngine
 	posted   time.Duration
 
@@ -106,7 +107,7 @@ func (d *dataPlane) post(j *job, segments []pd.Segment, target *dataEngine) {
 	w := d.world
 	d.serial++
 	w.tally.Batches++
-	b := &batch{id: d.serial, job: j, segments: segments, source: j.source, target: target, posted: w.now, ackTime: w.latency()}
+	b := &batch{id: d.serial, job: j, segments: segments, source: j.source, engine: j.source.engine, target: target, posted: w.now, ackTime: w.latency()}
 	for _, s := range segments {
 		b.snapshot = append(b.snapshot, slices.Clone(b.sourceBytes(s)))
 	}
@@ -343,6 +344,12 @@ func (l *landing) end() {
 func (b *batch) ended() {
 	d := b.target.plane
 	d.live = slices.DeleteFunc(d.live, func(o *batch) bool { return o == b })
+	// Of an engine that was made anew no more is heard.
+	if b.verdict && !b.free && !b.dead && b.engine == b.source.engine && d.world.rand("ends").IntN(4) > 0 {
+		b.free = true
+		d.world.note(b.source.owners.proc.name(), "source free", b.job.chunk.record.id, "batch %d of chunk %d to rank %d", b.id, b.job.chunk.id, b.job.target)
+		b.source.owners.sourceFreed(b.job)
+	}
 }
 
 // pause stops an owner's copying; what arrives waits in its sockets, where it

@@ -119,6 +119,8 @@ func handoffOf(e node.Event) pd.HandoffID {
 		return e.Handoff
 	case node.ChunkSettled:
 		return e.Handoff
+	case node.SourceFreed:
+		return e.Handoff
 	case node.SubmitRefused:
 		return e.Handoff
 	case node.Sealed:
@@ -168,6 +170,8 @@ func describe(e node.Event) string {
 			worst = worst.Worse(r.Settlement)
 		}
 		return fmt.Sprintf("chunk=%d %v source_free=%t", e.Chunk, worst, e.SourceFree)
+	case node.SourceFreed:
+		return fmt.Sprintf("chunk=%d", e.Chunk)
 	case node.SubmitRefused:
 		return fmt.Sprintf("chunk=%d %s", e.Chunk, outcome(e.Err))
 	case node.Sealed:

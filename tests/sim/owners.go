@@ -69,7 +69,8 @@ type submitted struct {
 	id         pd.ChunkID
 	units      []*unit
 	open       int
-	sourceFree bool
+	// reading counts the outcomes that left the source in use.
+	reading int
 }
 
 type unit struct {
@@ -201,7 +202,7 @@ func (o *owners) submit(e node.Submit) error {
 	}
 	r.chunks[e.Chunk] = true
 	r.open++
-	c := &submitted{record: r, id: e.Chunk, sourceFree: true, open: len(e.Units)}
+	c := &submitted{record: r, id: e.Chunk, open: len(e.Units)}
 	var jobs []*job
 	for _, write := range e.Writes {
 		j := &job{
@@ -306,7 +307,9 @@ func (o *owners) settle(j *job, segments []pd.Segment, s pd.Settlement, sourceFr
 		return
 	}
 	c := j.chunk
-	c.sourceFree = c.sourceFree && sourceFree
+	if !sourceFree {
+		c.reading++
+	}
 	for _, seg := range segments {
 		u := j.units[seg.Component]
 		u.left -= seg.Bytes
@@ -331,12 +334,24 @@ func (o *owners) settledUnits(c *submitted) {
 		c.record.worst = c.record.worst.Worse(u.settlement)
 	}
 	c.open = 1 << 30 // reported
-	h := c.record.id
+	h, sourceFree := c.record.id, c.reading == 0
 	o.proc.soon(func() {
-		o.proc.step(node.ChunkSettled{Handoff: h, Chunk: c.id, Results: results, SourceFree: c.sourceFree})
+		o.proc.step(node.ChunkSettled{Handoff: h, Chunk: c.id, Results: results, SourceFree: sourceFree})
 	})
 	c.record.open--
 	o.stopped(c.record)
+}
+
+// sourceFreed passes on that a batch is read no more whose verdict left that open.
+func (o *owners) sourceFreed(j *job) {
+	c := j.chunk
+	if o.gone || j.source.lost {
+		return
+	}
+	if c.reading--; c.reading == 0 && c.open == 1<<30 {
+		h := c.record.id
+		o.proc.soon(func() { o.proc.step(node.SourceFreed{Handoff: h, Chunk: c.id}) })
+	}
 }
 
 // stopped states the fact, or drops the record, if the time has come.
