@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"bufio"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -317,4 +318,23 @@ func TestAnswersWithoutABodyOrALength(t *testing.T) {
 	a = s.post(chatBody(""), "X-Switch: 1")
 	assert.Equal(t, 502, a.status)
 	assert.Equal(t, "replica a gave an answer that cannot be read", errorOf(t, a))
+}
+
+func TestProbesGoOnUntilThePoolEnds(t *testing.T) {
+	// Fleet behaviour 40
+	p := startPool(t, 1, quick(1, 1), nil)
+	require.Eventually(t, func() bool { return p.Snapshot().Stats.ProbesOK > 5 }, patience, time.Millisecond)
+	p.end()
+	asked := p.Snapshot().Stats
+	replica := p.Snapshot().Replicas
+	require.Len(t, replica, 1)
+	assert.True(t, replica[0].Ready, "the end of the router says nothing of its replicas")
+	assert.Equal(t, asked, p.Snapshot().Stats)
+	// One that is ended before it has begun ends.
+	never, err := NewPool(PoolOptions{Config: mustParse(t, `{"replicas":[{"host":"127.0.0.1","port":1}]}`), Options: quick(0, 0), Boot: "b"})
+	require.NoError(t, err)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	never.Run(ended)
+	assert.True(t, never.Snapshot().Replicas[0].Ready)
 }
