@@ -183,7 +183,7 @@ type slotState struct {
 	removing bool
 	// leaving: the slot is no longer declared and goes when it is empty.
 	leaving bool
-	readyAt  time.Time
+	readyAt time.Time
 	// due is when TimePassed has something to do; zero if never.
 	due time.Time
 }

@@ -38,11 +38,11 @@ type StateEntry struct {
 	Slot string `json:"slot"`
 	Host string `json:"host"`
 	// Devices is empty in the oldest files, which have Device.
-	Devices    []int     `json:"devices,omitempty"`
-	Device     *int      `json:"device,omitempty"`
-	Address    string    `json:"address"`
-	Port       int       `json:"port"`
-	Instance   string    `json:"instance,omitempty"`
+	Devices  []int  `json:"devices,omitempty"`
+	Device   *int   `json:"device,omitempty"`
+	Address  string `json:"address"`
+	Port     int    `json:"port"`
+	Instance string `json:"instance,omitempty"`
 	// ServerID is what the replica called this start of itself, "" if it was never
 	// asked.
 	ServerID   string    `json:"server_id,omitempty"`
