@@ -338,3 +338,45 @@ func TestProbesGoOnUntilThePoolEnds(t *testing.T) {
 	never.Run(ended)
 	assert.True(t, never.Snapshot().Replicas[0].Ready)
 }
+
+// Hazard 11, case B10: a generation that ends late gives back the count of the
+// instance that it ran on, not that of the next one of the same name.
+func TestLateEndDoesNotCountForTheNextOfTheSameName(t *testing.T) {
+	s := newRig(t, rigOptions{replicas: 2})
+	began, finish := make(chan struct{}, 2), []chan struct{}{make(chan struct{}), make(chan struct{})}
+	for _, n := range s.replicas {
+		n.answer(func(c *edge.Call) {
+			began <- struct{}{}
+			<-finish[int(c.Body()[0]-'0')]
+			n.says(c)
+		})
+	}
+	done := make(chan answerOf, 2)
+	run := func(body string) {
+		go func() { done <- s.post(body) }()
+		await(t, began)
+	}
+	reload := func(entries ...string) {
+		t.Helper()
+		require.NoError(t, s.pool.Reload(mustParse(t, `{"replicas":[`+strings.Join(entries, ",")+`]}`), s.options.Options))
+	}
+	run("0")
+	old := "a"
+	if s.view("b").Outstanding == 1 {
+		old = "b"
+	}
+	i := int(old[0] - 'a')
+	require.Equal(t, 1, s.view(old).Outstanding)
+	reload(s.entries[1-i])
+	reload(s.entries[0], s.entries[1])
+	require.Zero(t, s.view(old).Outstanding, "it is another instance")
+	reload(s.entries[i])
+	run("1")
+	require.Equal(t, 1, s.view(old).Outstanding)
+	close(finish[0])
+	require.Equal(t, 200, await(t, done).status, "what ran on goes to its end")
+	require.Equal(t, 1, s.view(old).Outstanding)
+	close(finish[1])
+	require.Equal(t, 200, await(t, done).status)
+	s.idle()
+}

@@ -163,6 +163,7 @@ type rig struct {
 	t        *testing.T
 	address  string
 	replicas []*nativeReplica
+	entries  []string // of the fleet file, one per replica
 	log      *capture
 	client   *http.Client
 	server   *edge.Server
@@ -183,7 +184,6 @@ type rigOptions struct {
 func newRig(t *testing.T, o rigOptions) *rig {
 	t.Helper()
 	s := &rig{t: t, log: &capture{}}
-	var entries []string
 	config := edge.ServerConfig{}
 	more := ""
 	if o.secure {
@@ -201,9 +201,9 @@ func newRig(t *testing.T, o rigOptions) *rig {
 		t.Cleanup(n.kill)
 		s.replicas = append(s.replicas, n)
 		_, port, _ := net.SplitHostPort(n.address)
-		entries = append(entries, fmt.Sprintf(`{"name":%q,"host":"127.0.0.1","port":%s%s}`, n.name, port, more))
+		s.entries = append(s.entries, fmt.Sprintf(`{"name":%q,"host":"127.0.0.1","port":%s%s}`, n.name, port, more))
 	}
-	text := fmt.Sprintf(`{"replicas":[%s]`, strings.Join(entries, ","))
+	text := fmt.Sprintf(`{"replicas":[%s]`, strings.Join(s.entries, ","))
 	if o.slots > 0 {
 		var devices []string
 		for i := range o.slots {
