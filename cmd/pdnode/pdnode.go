@@ -101,12 +101,14 @@ type Node struct {
 	writing  sync.WaitGroup
 	admin    *adminServer
 	lock     *owner.BootLock
+	// pd is pd.json as it was read last; Reload's alone.
+	pd *config.Config
 }
 
 // Open binds the control port, then allocates, registers and wires. After an
 // error nothing is left behind.
 func Open(ctx context.Context, cfg Config) (_ *Node, err error) {
-	n := &Node{cfg: cfg, Self: pd.Peer{Node: cfg.Entry.NodeID, Boot: pd.NewBootID()}, Run: cfg.PD.Run(), Log: cfg.Logger(cfg.Stderr)}
+	n := &Node{cfg: cfg, pd: cfg.PD, Self: pd.Peer{Node: cfg.Entry.NodeID, Boot: pd.NewBootID()}, Run: cfg.PD.Run(), Log: cfg.Logger(cfg.Stderr)}
 	n.control, err = control.Listen(control.ServerConfig{Address: cfg.Entry.ControlAddress(), Secret: cfg.ControlSecret, Self: n.Self.Boot, Log: n.Log, Refused: func(err error) {
 		n.Log.Warn("refused on the control port", "err", err)
 	}})

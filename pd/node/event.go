@@ -149,6 +149,10 @@ type (
 	LoopPaused struct{ For time.Duration }
 	// DrainOrdered: admit nothing new, let the rest go on.
 	DrainOrdered struct{}
+	// PeersAdded: pd.json has further nodes of the other role now. Those that it has
+	// no longer stay known: what runs with them goes on to its end, and it is for
+	// the router to give them nothing new.
+	PeersAdded struct{ Nodes []pd.NodeID }
 )
 
 func (PrefillPosted) isEvent()   {}
@@ -171,3 +175,4 @@ func (OwnerLost) isEvent()       {}
 func (TimeAdvanced) isEvent()    {}
 func (LoopPaused) isEvent()      {}
 func (DrainOrdered) isEvent()    {}
+func (PeersAdded) isEvent()      {}

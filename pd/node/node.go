@@ -157,6 +157,8 @@ func (n *Node) Step(e Event, now time.Duration) []Effect {
 		n.loopPaused(e.For)
 	case DrainOrdered:
 		n.draining = true
+	case PeersAdded:
+		n.peersAdded(e.Nodes)
 	default:
 		panic(fmt.Sprintf("node: unknown event %T", e))
 	}

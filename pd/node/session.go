@@ -18,6 +18,14 @@ func (n *Node) Hello() wire.Session {
 	}
 }
 
+// peersAdded makes nodes known. The configuration's own map stays as it is.
+func (n *Node) peersAdded(nodes []pd.NodeID) {
+	n.cfg.Peers = maps.Clone(n.cfg.Peers)
+	for _, id := range nodes {
+		n.cfg.Peers[id] = struct{}{}
+	}
+}
+
 // sessionError says why a peer's hello is refused.
 func (n *Node) sessionError(s *wire.Session) error {
 	refuse := func(code pd.Code, format string, args ...any) error {

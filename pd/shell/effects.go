@@ -88,7 +88,7 @@ func (s *Shell) call(e node.Call) {
 	ctx, cancel := context.WithTimeout(s.ctx, e.Timeout)
 	key := outgoing{e.Handoff, e.Op}
 	s.outgoing[key] = cancel
-	target := control.Target{Node: e.Peer.Node, Address: s.cfg.Addresses[e.Peer.Node]}
+	target := control.Target{Node: e.Peer.Node, Address: (*s.addresses.Load())[e.Peer.Node]}
 	s.calls.Go(func() {
 		message, err := s.send(ctx, target, e.Message)
 		s.event(func() {
@@ -126,7 +126,7 @@ func wrap[T any](m T, err error) (any, error) { return m, err }
 
 func (s *Shell) openSession(e node.OpenSession) {
 	ctx, cancel := context.WithTimeout(s.ctx, e.Timeout)
-	target := control.Target{Node: e.Peer.Node, Address: s.cfg.Addresses[e.Peer.Node]}
+	target := control.Target{Node: e.Peer.Node, Address: (*s.addresses.Load())[e.Peer.Node]}
 	hello := s.node.Hello()
 	s.calls.Go(func() {
 		defer cancel()

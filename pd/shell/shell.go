@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,7 +35,8 @@ type Config struct {
 	OwnerEvents *OwnerEvents
 	Engine      engine.PD
 	Control     *control.Client
-	// Addresses are the control addresses of the peers, from pd.json.
+	// Addresses are the control addresses of the peers, from pd.json. AddPeers knows
+	// more of them.
 	Addresses map[pd.NodeID]string
 	// Descriptor is the constant part of what the node says of itself.
 	Descriptor wire.Node
@@ -68,7 +71,9 @@ type Shell struct {
 
 	// atomic
 	snapshot atomic.Pointer[state]
-	serial   atomic.Uint64
+	// addresses is replaced, never written into.
+	addresses atomic.Pointer[map[pd.NodeID]string]
+	serial    atomic.Uint64
 
 	// guarded by mu
 	mu      sync.Mutex
@@ -110,9 +115,22 @@ func New(cfg Config) *Shell {
 		outgoing: map[outgoing]context.CancelFunc{}, posts: map[node.PostID]*post{}, byID: map[pd.HandoffID]*post{},
 		answers: map[node.CallID]chan answer{}, lasts: map[pd.HandoffID]engine.Output{},
 	}
+	s.addresses.Store(&cfg.Addresses)
 	cfg.OwnerEvents.bind(s)
 	s.publish()
 	return s
+}
+
+// AddPeers makes nodes of the other role known, by their control addresses; a known
+// one gets another address. It is not called from two goroutines at once.
+func (s *Shell) AddPeers(addresses map[pd.NodeID]string) {
+	next := maps.Clone(*s.addresses.Load())
+	if next == nil {
+		next = map[pd.NodeID]string{}
+	}
+	maps.Copy(next, addresses)
+	s.addresses.Store(&next) // before anybody asks the node for one of them
+	s.event(node.PeersAdded{Nodes: slices.Sorted(maps.Keys(addresses))})
 }
 
 // post gives an event to the loop. The inbox is bounded by what callers hold:
@@ -309,7 +327,7 @@ func (s *Shell) sourceStopped(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, goodbyeTime)
 	defer cancel()
 	var wg sync.WaitGroup
-	for id, address := range s.cfg.Addresses {
+	for id, address := range *s.addresses.Load() {
 		wg.Go(func() {
 			_, err := s.cfg.Control.SourceStopped(ctx, control.Target{Node: id, Address: address}, wire.SourceStopped{Peer: s.cfg.Node.Self, Fact: s.Snapshot().Stopped})
 			if err != nil {

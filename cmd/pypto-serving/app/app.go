@@ -53,6 +53,11 @@ func Run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 
 // run binds every port before it allocates anything, then serves.
 func run(ctx context.Context, s settings, entry *pdEntry, env []string, stdout, stderr io.Writer) error {
+	if entry != nil {
+		signals, release := catchHangUps()
+		defer release()
+		entry.hangUps = signals
+	}
 	steps := s.startup(stderr)
 	steps.model(s)
 	l, err := listen(s, s.Logger(stderr))

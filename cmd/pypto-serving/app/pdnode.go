@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"sync"
 
 	"github.com/hw-native-sys/pypto-pd/adapter"
 	"github.com/hw-native-sys/pypto-pd/cmd/pdnode"
@@ -32,6 +33,7 @@ type pdEntry struct {
 	provider transfer.Provider
 	options  string
 	secret   *control.Secret // nil unless --control-secret-file names one
+	hangUps  chan os.Signal
 }
 
 // loadEntry reads pd.json and settles host, port and provider. Every error is
@@ -100,6 +102,7 @@ func readFaults(path string) ([]simulator.Fault, error) {
 // pdNode is one side of a pair with the reference engine.
 type pdNode struct {
 	settings settings
+	hangUps  chan os.Signal
 	node     *pdnode.Node
 	engine   *reference.Engine
 	moved    movedBytes
@@ -107,7 +110,7 @@ type pdNode struct {
 
 // newPDNode binds the control port, then allocates, registers and wires.
 func newPDNode(ctx context.Context, s settings, p *pdEntry, stderr io.Writer, steps startup) (server, error) {
-	n := &pdNode{settings: s}
+	n := &pdNode{settings: s, hangUps: p.hangUps}
 	contract := s.adapter.Contract(s.revision, p.provider.Name())
 	size := sizingOf(s)
 	if s.npu() {
@@ -170,14 +173,12 @@ func (n *pdNode) http() serve.Config {
 
 func (n *pdNode) run(ctx context.Context) {
 	engine, stop := context.WithCancel(context.WithoutCancel(ctx))
-	done := make(chan struct{})
-	go func() {
-		n.engine.Run(engine, n.node.Shell)
-		close(done)
-	}()
+	var beside sync.WaitGroup
+	beside.Go(func() { n.engine.Run(engine, n.node.Shell) })
+	beside.Go(func() { n.reread(engine) })
 	n.node.Serve(ctx)
 	stop()
-	<-done
+	beside.Wait()
 }
 
 func (n *pdNode) drain(ctx context.Context) error { return n.node.Shell.Drain(ctx) }
