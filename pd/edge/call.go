@@ -2,6 +2,7 @@ package edge
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"net"
 	"strconv"
@@ -199,14 +200,30 @@ func (c *Call) Reply(status int, contentType string, body []byte) {
 // client takes the answer for whole. The returned error is body's or that of a
 // failed write.
 func (c *Call) Stream(status int, contentType string, body func(w *StreamWriter) error) error {
+	return c.stream(status, contentType, -1, body)
+}
+
+// StreamSized is Stream for a body of a length that is known, which the head
+// announces. A body that ends before it, or would go beyond, is an error.
+func (c *Call) StreamSized(status int, contentType string, length int64, body func(w *StreamWriter) error) error {
+	return c.stream(status, contentType, max(length, 0), body)
+}
+
+// stream streams a body of a length, or of a negative one that is not known.
+func (c *Call) stream(status int, contentType string, length int64, body func(w *StreamWriter) error) error {
 	if c.answered {
 		return errAnswered
 	}
 	head := c.beginHead(status, contentType)
 	// An HTTP/1.0 client knows no chunks; for it the connection's end is the end.
-	chunked := c.http11
-	if chunked {
+	chunked := c.http11 && length < 0
+	switch {
+	case chunked:
 		head = append(head, "Transfer-Encoding: chunked\r\n"...)
+	case length >= 0:
+		head = append(head, "Content-Length: "...)
+		head = strconv.AppendInt(head, length, 10)
+		head = append(head, "\r\n"...)
 	}
 	head = append(head, "\r\n"...)
 	c.conn.out = head
@@ -217,11 +234,14 @@ func (c *Call) Stream(status int, contentType string, body func(w *StreamWriter)
 		return nil
 	}
 	c.conn.lighten()
-	w := &StreamWriter{call: c, chunked: chunked}
+	w := &StreamWriter{call: c, chunked: chunked, length: length}
 	defer w.release()
 	err := body(w)
 	if err == nil {
 		err = w.finish()
+	}
+	if err == nil && length >= 0 && c.sent < length {
+		err = fmt.Errorf("%w: it has %d bytes of %d", errLength, c.sent, length)
 	}
 	if err != nil {
 		c.conn.broken = true

@@ -181,3 +181,39 @@ func TestCopyEndsWithItsClient(t *testing.T) {
 	require.ErrorIs(t, await(t, ends), edge.ErrClientGone)
 	await(t, ended)
 }
+
+func TestSizedStreamAnnouncesItsLengthAndKeepsIt(t *testing.T) {
+	ends := make(chan error, 1)
+	_, address := serve(t, edge.ServerConfig{}, func(c *edge.Call) {
+		ends <- c.StreamSized(200, "text/plain", 10, func(w *edge.StreamWriter) error {
+			w.WriteString("01234")
+			w.Flush()
+			w.WriteString(c.Query())
+			return nil
+		})
+	})
+	for rest, whole := range map[string]bool{"56789": true, "5678": false, "567890": false, "": false} {
+		nc := dial(t, address)
+		send(t, nc, "GET /?"+rest+" HTTP/1.1\r\nHost: h\r\n\r\n")
+		br := bufio.NewReader(nc)
+		r, err := http.ReadResponse(br, nil)
+		require.NoError(t, err)
+		require.EqualValues(t, 10, r.ContentLength)
+		require.Empty(t, r.TransferEncoding)
+		got, err := io.ReadAll(r.Body)
+		if !whole {
+			require.ErrorIs(t, err, io.ErrUnexpectedEOF, rest)
+			require.Error(t, await(t, ends))
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, "0123456789", string(got))
+		require.NoError(t, await(t, ends))
+		// The connection goes on.
+		send(t, nc, "HEAD /?56789 HTTP/1.1\r\nHost: h\r\n\r\n")
+		r, body := readResponse(t, br, "HEAD")
+		require.EqualValues(t, 10, r.ContentLength)
+		require.Empty(t, body)
+		require.NoError(t, await(t, ends))
+	}
+}

@@ -6,7 +6,10 @@ import (
 	"sync"
 )
 
-var errAnswered = errors.New("the call was answered before")
+var (
+	errAnswered = errors.New("the call was answered before")
+	errLength   = errors.New("the body has not the announced length")
+)
 
 const (
 	// chunkRoom is left in front of a chunk's bytes for its size line.
@@ -23,6 +26,7 @@ var streamBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); ret
 type StreamWriter struct {
 	call    *Call
 	chunked bool
+	length  int64 // what the head announced, negative if nothing
 	pooled  *[]byte
 	buf     []byte // chunkRoom bytes, then what Flush sends; nil while there is nothing
 	err     error
@@ -55,6 +59,9 @@ func (w *StreamWriter) collected() int { return max(len(w.buf)-chunkRoom, 0) }
 // Write collects bytes for the next Flush; a large collection is sent by itself.
 func (w *StreamWriter) Write(p []byte) (int, error) {
 	written := 0
+	if w.err == nil && w.length >= 0 && int64(len(p)) > w.length-w.call.sent-int64(w.collected()) {
+		w.err = errLength
+	}
 	for len(p) > 0 {
 		if w.err != nil {
 			return written, w.err

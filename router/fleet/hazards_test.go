@@ -314,6 +314,7 @@ func TestAnswersWithoutABodyOrALength(t *testing.T) {
 	a = s.post(chatBody(""), "X-Large: 1")
 	assert.Equal(t, 200, a.status)
 	assert.True(t, large == a.body)
+	assert.Equal(t, fmt.Sprint(len(large)), a.header.Get("Content-Length"))
 	// An upgrade that nobody asked for is no answer.
 	a = s.post(chatBody(""), "X-Switch: 1")
 	assert.Equal(t, 502, a.status)

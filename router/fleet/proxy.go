@@ -282,12 +282,16 @@ func whole(c *edge.Call, x *edge.Exchange, res *result) error {
 // upstream breaks for the client.
 func stream(c *edge.Call, x *edge.Exchange, res *result) error {
 	answerHeader(c, x, res)
-	kind := x.Header("Content-Type")
+	kind, length := x.Header("Content-Type"), x.Length()
 	x.Forget()
-	return c.Stream(x.Status(), kind, func(w *edge.StreamWriter) error {
+	pass := func(w *edge.StreamWriter) error {
 		_, err := x.CopyTo(w, func() { res.took(&res.first) })
 		return err
-	})
+	}
+	if length >= 0 {
+		return c.StreamSized(x.Status(), kind, length, pass)
+	}
+	return c.Stream(x.Status(), kind, pass)
 }
 
 // newRequestID makes an id of 64 random bits.
