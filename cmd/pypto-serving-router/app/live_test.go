@@ -255,6 +255,22 @@ func TestHangUpReadsTheFleetFileAndTheTokenAgain(t *testing.T) {
 	assert.NotContains(t, r.log.String(), "second")
 }
 
+// What the start launched is no bound for what a reload may declare.
+func TestHangUpMayMakeThePoolSmaller(t *testing.T) {
+	pool := func(devices string) string {
+		return fmt.Sprintf(`{"replicas":[%s],"hosts":[{"name":"n","devices":[%s],"model":"/m","program":["false"],"log_dir":%q}]}`, replica(t, "a"), devices, t.TempDir())
+	}
+	file := write(t, "fleet.json", pool("0,1,2"))
+	r := start(t, "--replicas", file, "--initial-replicas", "3", "--stop-grace", "5")
+	require.NoError(t, os.WriteFile(file, []byte(pool("0")), 0o600))
+	hangUp(t)
+	r.log.until(t, "fleet file read again", 1)
+	require.Eventually(t, func() bool {
+		_, body := r.ask("GET", "/replicas", "")
+		return strings.Contains(body, `"owned":0,"ceiling":1,"free_slots":["n-d0"],`)
+	}, patience, 10*time.Millisecond)
+}
+
 func writeCertificate(t *testing.T, certFile, keyFile string, serial int64) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -34,7 +34,9 @@ func (l *live) reload() error {
 		}
 	}
 	all = append(all, l.setup.trusts.Reload())
-	next, defects := l.flags.read(l.env)
+	flags := *l.flags
+	flags.InitialReplicas = nil // that was the start's; a pool may become smaller
+	next, defects := flags.read(l.env)
 	if len(defects) > 0 {
 		return errors.Join(append(all, defects...)...)
 	}
