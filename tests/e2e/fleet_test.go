@@ -176,6 +176,14 @@ func TestFleetReplacesAReplicaThatDies(t *testing.T) {
 	before := cluster.Launched(f.dir)
 	require.Len(t, before, 2)
 	require.NoError(t, syscall.Kill(-before[0], syscall.SIGKILL))
+	// Until it is gone it may still be given a request, which then is one that it was
+	// answering.
+	cluster.Eventually(t, func() error {
+		if slices.Contains(cluster.Launched(f.dir), before[0]) {
+			return fmt.Errorf("process %d is still there", before[0])
+		}
+		return nil
+	})
 	for i := range 40 {
 		cluster.MustComplete(t, f.url, cluster.Completion{Prompt: cluster.Prompt(strconv.Itoa(i), 20), Max: 2})
 	}

@@ -55,7 +55,8 @@ func startTime(pid int) string {
 	}
 	// What stands behind the name, which may hold anything.
 	rest := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	if len(rest) < 20 || rest[0] == "Z" {
+	// A first thread that has ended shows while others of its process still live.
+	if len(rest) < 20 || rest[0] == "Z" && (rest[17] == "0" || rest[17] == "1") {
 		return ""
 	}
 	return rest[19]
