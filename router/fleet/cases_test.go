@@ -7,7 +7,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -134,4 +137,50 @@ func TestManyConversationsAreBounded(t *testing.T) {
 	v := s.pool.Snapshot()
 	assert.Equal(t, 50, v.Sessions)
 	assert.EqualValues(t, 150, v.Counts.Evicted)
+}
+
+// A router without descriptors says so, and holds it against no replica.
+func TestRouterOutOfDescriptorsBlamesNobody(t *testing.T) {
+	s := newRig(t, rigOptions{replicas: 1})
+	const request = "POST " + pathChat + " HTTP/1.1\r\nHost: r\r\nContent-Length: 2\r\n\r\n{}"
+	nc, br := s.raw(request)
+	answer := func() (int, string) {
+		t.Helper()
+		r, err := http.ReadResponse(br, nil)
+		require.NoError(t, err)
+		body, err := io.ReadAll(r.Body)
+		require.NoError(t, err)
+		return r.StatusCode, string(body)
+	}
+	status, _ := answer()
+	require.Equal(t, 200, status)
+	var before syscall.Rlimit
+	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before))
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 200, Max: before.Max}))
+	var files []*os.File
+	back := sync.OnceFunc(func() {
+		for _, f := range files {
+			f.Close()
+		}
+		assert.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before))
+	})
+	defer back()
+	for {
+		f, err := os.Open(os.DevNull)
+		if err != nil {
+			require.ErrorIs(t, err, syscall.EMFILE)
+			break
+		}
+		files = append(files, f)
+	}
+	_, err := io.WriteString(nc, request)
+	require.NoError(t, err)
+	status, body := answer()
+	back()
+	assert.Equal(t, 503, status)
+	assert.Equal(t, `{"object":"error","message":"the router is out of connections"}`, body)
+	s.idle()
+	assert.True(t, s.view("a").Ready)
+	assert.Contains(t, s.log.String(), "cause="+causeLocal)
+	assert.Equal(t, 200, s.post(chatBody("")).status)
 }
