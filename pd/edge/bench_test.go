@@ -2,9 +2,12 @@ package edge_test
 
 import (
 	"bufio"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
+	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -12,8 +15,10 @@ import (
 )
 
 // benchServe is serve for benchmarks.
-func benchServe(b *testing.B, h edge.Handler) string {
-	s, err := edge.Listen(edge.ServerConfig{Address: "127.0.0.1:0"})
+func benchServe(b *testing.B, h edge.Handler) string { return benchServeWith(b, nil, h) }
+
+func benchServeWith(b *testing.B, certificate *edge.Certificate, h edge.Handler) string {
+	s, err := edge.Listen(edge.ServerConfig{Address: "127.0.0.1:0", Certificate: certificate})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -26,9 +31,72 @@ func benchServe(b *testing.B, h edge.Handler) string {
 	return s.Addr().String()
 }
 
+// benchTLS makes a certificate and what a client needs to believe it.
+func benchTLS(b *testing.B) (*edge.Certificate, *tls.Config) {
+	certFile, keyFile := filepath.Join(b.TempDir(), "cert.pem"), filepath.Join(b.TempDir(), "key.pem")
+	pool := writeCertificate(b, certFile, keyFile, 1)
+	certificate, err := edge.LoadCertificate(certFile, keyFile)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return certificate, &tls.Config{RootCAs: pool, ServerName: "127.0.0.1"}
+}
+
+// reportCPU adds what the whole process took of the processors per operation, which
+// depends less on how goroutines are woken than the time does.
+func reportCPU(b *testing.B) func() {
+	used := func() time.Duration {
+		var u syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+			b.Fatal(err)
+		}
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	began := used()
+	return func() { b.ReportMetric(float64(used()-began)/float64(b.N), "cpu-ns/op") }
+}
+
 // BenchmarkRelayEvent is what one event of 200 bytes costs from upstream to
-// client, everything in one process.
+// client, everything in one process; with TLS between client and relay, too.
 func BenchmarkRelayEvent(b *testing.B) {
+	b.Run("plain", func(b *testing.B) { relayEvents(b, nil, nil) })
+	b.Run("tls", func(b *testing.B) {
+		certificate, trust := benchTLS(b)
+		relayEvents(b, certificate, trust)
+	})
+}
+
+// BenchmarkConnect is a connection with one request on it.
+func BenchmarkConnect(b *testing.B) {
+	certificate, trust := benchTLS(b)
+	for _, secured := range []bool{false, true} {
+		b.Run(map[bool]string{false: "plain", true: "tls"}[secured], func(b *testing.B) {
+			with := certificate
+			if !secured {
+				with = nil
+			}
+			address := benchServeWith(b, with, func(c *edge.Call) { c.Reply(200, "text/plain", []byte("hello")) })
+			defer reportCPU(b)()
+			for b.Loop() {
+				nc, err := net.Dial("tcp", address)
+				if err != nil {
+					b.Fatal(err)
+				}
+				stream := nc
+				if secured {
+					stream = tls.Client(nc, trust)
+				}
+				io.WriteString(stream, "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+				if text, err := io.ReadAll(stream); err != nil || len(text) == 0 {
+					b.Fatal(err)
+				}
+				nc.Close()
+			}
+		})
+	}
+}
+
+func relayEvents(b *testing.B, certificate *edge.Certificate, trust *tls.Config) {
 	event := fmt.Appendf(nil, "%0198d", 7)
 	n := make(chan int, 1)
 	turn := make(chan struct{})
@@ -45,7 +113,7 @@ func BenchmarkRelayEvent(b *testing.B) {
 	})
 	client := edge.NewClient(edge.ClientConfig{})
 	b.Cleanup(client.Close)
-	front := benchServe(b, func(c *edge.Call) {
+	front := benchServeWith(b, certificate, func(c *edge.Call) {
 		x, err := client.Open(c.Context(), edge.Request{Method: "POST", Address: upstream, Target: "/", Body: c.Body()})
 		if err != nil {
 			return
@@ -61,7 +129,11 @@ func BenchmarkRelayEvent(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer nc.Close()
+	if trust != nil {
+		nc = tls.Client(nc, trust)
+	}
 	b.ReportAllocs()
+	defer reportCPU(b)()
 	n <- b.N
 	io.WriteString(nc, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")
 	br := bufio.NewReader(nc)

@@ -157,10 +157,13 @@ func (c *conn) one(h Handler) bool {
 		c.linger()
 		return false
 	}
+	c.call.begin()
+	if answered, ok := c.admit(); answered || !ok {
+		return ok
+	}
 	if !c.readBody() {
 		return false
 	}
-	c.call.begin()
 	c.run(h)
 	if !c.call.answered && !c.broken {
 		c.refuse(500, "the request was not answered")
@@ -168,6 +171,35 @@ func (c *conn) one(h Handler) bool {
 	}
 	c.call.end()
 	return true
+}
+
+// admit shows the server's Admit a request whose body was not read. When that has
+// answered, a body that is already here is dropped; for another one nobody waits,
+// and the connection ends with the answer.
+func (c *conn) admit() (answered, ok bool) {
+	admit := c.server.first
+	if admit == nil {
+		return false, true
+	}
+	length := max(c.head.ContentLength(), 0)
+	here := c.head.ContentLength() != lengthChunked && length <= c.br.Buffered()
+	closing := c.close
+	c.close = closing || !here
+	c.call.body = c.call.body[:0]
+	switch whole := c.run(admit); {
+	case !whole && !c.call.answered:
+		// A check that panicked has let nobody in.
+		c.refuse(500, "the request was not answered")
+		return true, false
+	case !c.call.answered:
+		c.close = closing
+		return false, true
+	}
+	if here {
+		c.br.Discard(length)
+	}
+	c.call.end()
+	return true, true
 }
 
 // readHead reads one request head, in a larger buffer when it does not fit.
@@ -272,9 +304,9 @@ func (c *conn) readBody() bool {
 	return false
 }
 
-// run calls the handler. A handler that panics has a bug; the other clients'
-// streams are not to end for it.
-func (c *conn) run(h Handler) {
+// run calls the handler, and says whether it returned. A handler that panics has a
+// bug; the other clients' streams are not to end for it.
+func (c *conn) run(h Handler) (whole bool) {
 	defer func() {
 		if p := recover(); p != nil {
 			c.server.config.Log.Error("handler panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
@@ -283,6 +315,7 @@ func (c *conn) run(h Handler) {
 		}
 	}()
 	h(&c.call)
+	return true
 }
 
 // refuse answers by itself; the connection ends with it.

@@ -85,6 +85,8 @@ type Server struct {
 	// idle is closed when the last connection ended after draining began.
 	idle chan struct{}
 	date dateCache
+	// first is constant once Serve runs; nil without one.
+	first Handler
 
 	running sync.WaitGroup
 
@@ -129,6 +131,12 @@ func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
 // Draining is closed when Shutdown begins, so that handlers can refuse new work.
 func (s *Server) Draining() <-chan struct{} { return s.draining }
+
+// Admit sets what sees each request before its body is read. When it answers, that
+// is the answer: nobody waits for the body, and unless it has arrived already the
+// connection ends. When it does not, the call goes to Serve's handler. It is called
+// before Serve.
+func (s *Server) Admit(h Handler) { s.first = h }
 
 // Serve answers calls until Shutdown and returns when the last handler has
 // returned. It is called once.

@@ -23,7 +23,7 @@ import (
 )
 
 // writeCertificate makes a certificate for 127.0.0.1 and gives its pool.
-func writeCertificate(t *testing.T, certFile, keyFile string, serial int64) *x509.CertPool {
+func writeCertificate(t testing.TB, certFile, keyFile string, serial int64) *x509.CertPool {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)

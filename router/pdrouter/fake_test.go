@@ -293,7 +293,7 @@ func newStand(t testing.TB, o settings) *stand {
 	s.address = s.server.Addr().String()
 	served, ran := make(chan error, 1), make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
-	go func() { served <- s.server.Serve(s.router.Handle) }()
+	go func() { served <- s.router.Serve(s.server) }()
 	go func() { defer close(ran); s.router.Run(ctx) }()
 	s.stop = sync.OnceFunc(func() {
 		down, release := context.WithTimeout(context.Background(), patience)

@@ -1,6 +1,7 @@
 package pdrouter
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -37,11 +38,19 @@ func TestWithoutAValidKeyNothingIsServedAndNoKeyReachesANode(t *testing.T) {
 			require.NotContains(t, body, "sk-")
 		}
 	}
+	// The head is enough: nobody waits for a body that is not wanted.
+	nc := s.dial()
+	_, err = io.WriteString(nc, "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 30000000\r\n\r\n")
+	require.NoError(t, err)
+	early, body := s.read(nc)
+	require.Equal(t, 401, early.StatusCode)
+	require.Equal(t, "unauthorized", codeOf(t, body))
+	require.True(t, early.Close)
 	require.Empty(t, s.prefills[0].posts)
 	r, _ := s.ask("GET", "/health", "")
 	require.Equal(t, 200, r.StatusCode, "probes have no key")
-	_, body := s.ask("GET", "/metrics", "")
-	require.Contains(t, body, "pypto_router_unauthorized_total 36\n")
+	_, body = s.ask("GET", "/metrics", "")
+	require.Contains(t, body, "pypto_router_unauthorized_total 37\n")
 	for _, k := range []string{key, other} {
 		r, body := s.ask("POST", "/v1/completions", plain, "authorization: bearer  "+k)
 		require.Equal(t, 200, r.StatusCode, body)

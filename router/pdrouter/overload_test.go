@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -41,6 +42,15 @@ func (s *stand) discard() {
 	s.t.Cleanup(func() { close(stop); all.Wait() })
 }
 
+// spread sorts durations and names the middle, the ends and what few exceed.
+func spread(took []time.Duration) string {
+	slices.Sort(took)
+	at := func(share float64) time.Duration {
+		return took[int(share*float64(len(took)-1))].Round(time.Microsecond)
+	}
+	return fmt.Sprintf("p50 %v, p99 %v, at most %v", at(0.5), at(0.99), at(1))
+}
+
 // A refusal waits for nobody: with every slot held and no request ending, each
 // further one is answered at once, reaches no node, and asks to come again.
 func TestRefusalWaitsForNoRequest(t *testing.T) {
@@ -58,12 +68,16 @@ func TestRefusalWaitsForNoRequest(t *testing.T) {
 		held = append(held, s.send("POST", "/v1/completions", plain))
 	}
 	s.until("the queue is full", func(v poolView) bool { return v.Waiting == size })
+	var took []time.Duration
 	for range 200 {
+		began := time.Now()
 		r, body := s.ask("POST", "/v1/completions", plain)
+		took = append(took, time.Since(began))
 		require.Equal(t, 503, r.StatusCode)
 		require.Equal(t, "1", r.Header.Get("Retry-After"))
 		require.Equal(t, "node_busy", codeOf(t, body))
 	}
+	t.Logf("200 refusals one after another, each on a connection of its own: %s", spread(took))
 	require.Equal(t, size, s.router.pool.view().Waiting)
 	close(release)
 	for _, nc := range held {
@@ -111,6 +125,8 @@ func TestOverloadIsRefusedAndLeavesNothingBehind(t *testing.T) {
 	fds, goroutines := descriptors(), runtime.NumGoroutine()
 
 	var served, refused, gone atomic.Int64
+	var timed sync.Mutex
+	var took []time.Duration // of refusals, from the request's sending to the answer's end
 	client := func() {
 		for try := range tries {
 			nc, err := net.Dial("tcp", s.address)
@@ -123,6 +139,7 @@ func TestOverloadIsRefusedAndLeavesNothingBehind(t *testing.T) {
 			if rand.IntN(4) == 0 {
 				nc.SetDeadline(time.Now().Add(rand.N(work)))
 			}
+			began := time.Now()
 			fmt.Fprintf(nc, "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 			r, err := http.ReadResponse(bufio.NewReader(nc), nil)
 			if err == nil {
@@ -134,6 +151,9 @@ func TestOverloadIsRefusedAndLeavesNothingBehind(t *testing.T) {
 				gone.Add(1)
 			case r.StatusCode == 503:
 				refused.Add(1)
+				timed.Lock()
+				took = append(took, time.Since(began))
+				timed.Unlock()
 			case r.StatusCode == 200:
 				served.Add(1)
 				return
@@ -163,6 +183,7 @@ load:
 	arrivals.Stop()
 	clients.Wait()
 	t.Logf("%d served, %d refused, %d lost patience; at most %d slots of a node and %d waiting", served.Load(), refused.Load(), gone.Load(), most, mostWaiting)
+	t.Logf("a refusal took %s, the wait for a place in the queue of at most %v included", spread(took), work/2)
 	require.LessOrEqual(t, most, capacity)
 	require.LessOrEqual(t, mostWaiting, waiting)
 	require.Positive(t, served.Load())

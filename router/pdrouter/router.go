@@ -64,7 +64,7 @@ const (
 	EventFailed    = "HANDOFF_FAILED"
 )
 
-// Router is the external PD router. Handle answers calls once Run runs.
+// Router is the external PD router. Serve answers calls once Run runs.
 type Router struct {
 	// constant
 	options Options
@@ -123,7 +123,7 @@ func New(o Options) *Router {
 
 // Run asks the nodes until ctx ends. It then cuts what still runs and returns
 // when everything has ended. It is called once, and its context ends after the
-// edge server that calls Handle.
+// edge server that Serve serves.
 func (r *Router) Run(ctx context.Context) {
 	stopped := context.AfterFunc(ctx, r.stop)
 	defer stopped()
@@ -176,16 +176,26 @@ func wait(ctx context.Context, done func() bool) error {
 
 const settleInterval = 20 * time.Millisecond
 
-// Handle answers one call; it is an edge.Handler.
-func (r *Router) Handle(c *edge.Call) {
-	path := c.Path()
-	if strings.HasPrefix(path, "/v1/") {
-		if err := r.options.Keys.Check(c); err != nil {
-			r.unauthorized.Add(1)
-			relay.ReplyError(c, err)
-			return
-		}
+// Serve answers the calls of a server until that is shut down. It is called once.
+func (r *Router) Serve(s *edge.Server) error {
+	s.Admit(r.admit)
+	return s.Serve(r.handle)
+}
+
+// admit answers a client without a key before it has sent its request whole.
+func (r *Router) admit(c *edge.Call) {
+	if !strings.HasPrefix(c.Path(), "/v1/") {
+		return
 	}
+	if err := r.options.Keys.Check(c); err != nil {
+		r.unauthorized.Add(1)
+		relay.ReplyError(c, err)
+	}
+}
+
+// handle answers one call that was admitted.
+func (r *Router) handle(c *edge.Call) {
+	path := c.Path()
 	want := "GET"
 	var handler edge.Handler
 	kind, generates := openai.KindOf(path)

@@ -102,7 +102,7 @@ func run(ctx context.Context, f flags, c *config.Config, files files, env []stri
 		hangUps(life, signals, func() error { return errors.Join(files.reload(log), reread(f.PDConfig, r)) }, log)
 	})
 	served := make(chan error, 1)
-	serving.Go(func() { served <- listener.Serve(r.Handle) })
+	serving.Go(func() { served <- r.Serve(listener) })
 	j.Emit(journal.Event{Event: journal.ServiceReady})
 	scheme := "http"
 	if files.certificate != nil {
