@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -141,5 +142,42 @@ func TestConnectionServesOnAfterAStream(t *testing.T) {
 		}
 		_, body := readResponse(t, br, "POST")
 		require.Equal(t, "POST "+want, body)
+	}
+}
+
+// The last event comes whole also where its blank line comes later, and the stream
+// ends soon where that never comes.
+func TestLastEventIsWaitedForToItsEnd(t *testing.T) {
+	for name, c := range map[string]struct{ late, want string }{
+		"late":  {"\n: behind it\n\n", "data: [DONE]\n\n"},
+		"never": {"", "data: [DONE]\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			seen := make(chan struct{})
+			address := upstream(t, func(nc *net.TCPConn, br *bufio.Reader) {
+				readHead(br)
+				io.WriteString(nc, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\ndata: [DONE]\n")
+				<-seen
+				io.WriteString(nc, c.late)
+				io.Copy(io.Discard, br)
+			})
+			up := client(t, edge.ClientConfig{})
+			_, front := serve(t, edge.ServerConfig{}, func(call *edge.Call) {
+				x, err := up.Open(call.Context(), edge.Request{Method: "GET", Address: address, Target: "/"})
+				if err != nil {
+					return
+				}
+				defer x.Close()
+				call.Stream(200, "text/event-stream", func(w *edge.StreamWriter) error {
+					var pump edge.EventPump
+					pump.Data = func([]byte) { pump.End = true; close(seen) }
+					return pump.Run(w, x)
+				})
+			})
+			nc := dial(t, front)
+			send(t, nc, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+			_, body := readResponse(t, bufio.NewReader(nc), "GET")
+			require.True(t, strings.HasPrefix(body, c.want), body)
+		})
 	}
 }

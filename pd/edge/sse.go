@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"sync"
+	"time"
 )
 
 const (
@@ -11,6 +12,8 @@ const (
 	// stream that breaks can be ended with a well-formed error event. Longer
 	// events pass as they come.
 	maxHeldEvent = 64 << 10
+	// endTime bounds the wait for the rest of the event that ends a stream.
+	endTime = time.Second
 	// dataPrefix is how much of each data line EventPump.Data gets to see.
 	dataPrefix = 64
 )
@@ -24,8 +27,9 @@ type EventPump struct {
 	// Data, if set, sees the first 64 bytes of the value of each data line, as
 	// a loan for the call. It may set End.
 	Data func(prefix []byte)
-	// End makes Run return once what has arrived is written, without waiting
-	// for the reader's end.
+	// End makes Run return once the event that it was set in is whole and what has
+	// arrived is written, without waiting for the reader's end. What is missing of
+	// that event is waited for no longer than a second.
 	End bool
 	// Strict drops an unfinished event also at the reader's proper end, unless
 	// End is set by then.
@@ -85,8 +89,16 @@ func (p *EventPump) Run(w *StreamWriter, r io.Reader) error {
 				}
 			}
 			held = copy(buf, buf[send:end])
-			if p.End {
+			switch {
+			case !p.End:
+			case !p.scan.unfinished && !p.scan.afterCR:
 				return p.write(w, buf[:held])
+			default:
+				// A client that goes by the rules drops an event without its blank line,
+				// and one that does not may look for CRLF where there was only CR so far.
+				if x, ok := r.(*Exchange); ok {
+					x.readTimeout = endTime
+				}
 			}
 		}
 		switch {
@@ -95,6 +107,8 @@ func (p *EventPump) Run(w *StreamWriter, r io.Reader) error {
 			if p.Strict && !p.End {
 				return nil
 			}
+			return p.write(w, buf[:held])
+		case err != nil && p.End:
 			return p.write(w, buf[:held])
 		case err != nil:
 			return err
