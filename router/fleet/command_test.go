@@ -2,6 +2,8 @@ package fleet
 
 import (
 	"cmp"
+	"encoding/json"
+	"fmt"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -86,6 +88,27 @@ func TestLaunchCommandOverSSH(t *testing.T) {
 	got = oneHost(t, `,"ssh":"far","env":{"PATH":"/opt"}`).LaunchCommand()
 	assert.Equal(t, append(options, "--", "far"), got.Args[:len(got.Args)-1])
 	assert.NotContains(t, payload(got), "command -v pypto-serving", "only its own PATH would find it")
+}
+
+// Hazard 4: a template that cannot be expanded was found at launch, when the slot
+// was taken already. Whatever is read can be launched and stopped, and braces
+// that are no placeholder arrive as they are.
+func TestBadTemplateIsFoundBeforeASlotIsTaken(t *testing.T) {
+	for _, bad := range []string{`{x}`, `{device.__class__}`, `a {ports} b`} {
+		for _, field := range []string{`"launch_wrapper":["w",%q]`, `"stop_command":["s",%q]`, `"env":{"A":%q}`} {
+			_, err := Parse(fmt.Appendf(nil, `{"hosts":[{"model":"m","devices":[0],`+field+`}]}`, bad))
+			require.ErrorContains(t, err, "unknown placeholder", field)
+		}
+	}
+	for _, good := range []string{`{`, `}`, `{}`, `{0}`, `{"a":1}`, `{{x}}`, `%s`, `{device`} {
+		text, err := json.Marshal(good)
+		require.NoError(t, err)
+		l := oneHost(t, fmt.Sprintf(`,"launch_wrapper":["w",%s],"stop_command":["s",%s],"env":{"A":%s}`, text, text, text))
+		want := strings.NewReplacer("{{", "{", "}}", "}").Replace(good)
+		assert.Equal(t, want, l.LaunchCommand().Args[1])
+		assert.Equal(t, "A="+want, l.LaunchCommand().Env[0])
+		assert.Equal(t, []string{"s", want}, l.StopCommand().Args)
+	}
 }
 
 func TestWhichStatusesAreUncertain(t *testing.T) {

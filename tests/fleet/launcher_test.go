@@ -361,3 +361,32 @@ func TestLoadThatFails(t *testing.T) {
 	}
 	require.NoError(t, b.Stop(t.Context(), l))
 }
+
+// Fleet behaviour 73
+// The real server takes the command line that a fleet gives it, and says which
+// life it is.
+func TestRealServer(t *testing.T) {
+	t.Parallel()
+	b := here(t, fields{
+		"program": []string{filepath.Join(cluster.Bin(t), cluster.Serving)}, "served_model_name": "q",
+		"serve_args": []string{"--ep", "2", "--tp", "1", "--lm-head-tp", "1", "--max-model-len", "1024"},
+	})
+	lives := map[any]bool{}
+	for _, instance := range []string{"i1", "i2"} {
+		l := b.launch(t, instance)
+		b.start(t, l)
+		serves(t, l)
+		status, body, err := cluster.Get(l.Slot.URL() + "/metrics/json")
+		require.NoError(t, err)
+		require.Equal(t, 200, status)
+		var snapshot fields
+		require.NoError(t, json.Unmarshal(body, &snapshot))
+		lives[snapshot["server_id"]] = true
+		log, err := b.Log(t.Context(), l, 1<<16)
+		require.NoError(t, err)
+		require.Contains(t, string(log), "pypto-serving: startup: model /weights/my model, served as q, revision ")
+		require.NoError(t, b.Stop(t.Context(), l))
+		silent(t, l)
+	}
+	require.Len(t, lives, 2)
+}

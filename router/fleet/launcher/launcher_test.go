@@ -252,6 +252,30 @@ func TestEndThatIsReported(t *testing.T) {
 	}
 }
 
+// Nothing of a launch or a stop stays open. Not in parallel: it counts what the
+// whole process has open.
+func TestNothingStaysOpen(t *testing.T) {
+	w := newWorld(t, "exit 0", Options{})
+	l := w.launch(t, map[string]any{"stop_command": []string{"true"}})
+	once := func(i int) {
+		l.Instance = fmt.Sprint("i", i)
+		require.NoError(t, w.Launch(t.Context(), l, func(err error) { w.ends <- err }))
+		require.Eventually(t, func() bool { return strings.Contains(w.log.String(), "instance="+l.Instance+" ") }, patience, time.Millisecond)
+		require.NoError(t, w.Stop(t.Context(), l))
+	}
+	open := func() int {
+		fds, err := os.ReadDir("/proc/self/fd")
+		require.NoError(t, err)
+		return len(fds)
+	}
+	once(0)
+	before := open()
+	for i := range 20 {
+		once(i + 1)
+	}
+	require.LessOrEqual(t, open(), before)
+}
+
 // A broker queues its job and returns; its job is the replica.
 func TestEndThatIsNoNews(t *testing.T) {
 	t.Parallel()
