@@ -309,7 +309,7 @@ func TestAdminTokenGuardsReplicas(t *testing.T) {
 		text, err := io.ReadAll(r.Body)
 		require.NoError(t, err)
 		if r.StatusCode == 401 {
-			assert.Equal(t, `{"object":"error","message":"admin token required"}`, string(text))
+			assert.Equal(t, `{"object":"error","message":"admin token required","error":{"message":"admin token required","type":"authentication_error","param":null,"code":"unauthorized"}}`, string(text))
 		}
 		return r.StatusCode, r.Header
 	}

@@ -12,10 +12,6 @@ import (
 	"github.com/hw-native-sys/pypto-pd/cmd/program"
 )
 
-// defective is the exit code for a file or a setting that is wrong, as opposed to
-// a command line that cannot be read (program.Usage).
-const defective = program.Failed
-
 // Run runs the router until the context ends, then retires every replica that it
 // launched. It returns the process's exit code.
 func Run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int {
@@ -25,7 +21,7 @@ func Run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 	}
 	s, defects := f.read(env)
 	if len(defects) > 0 {
-		return refuse(stderr, defects...)
+		return refuse(stderr, program.Usage, defects...)
 	}
 	switch {
 	case f.Check:
@@ -58,10 +54,10 @@ func joinNegatives(args []string) []string {
 	return out
 }
 
-// refuse prints one line for each defect.
-func refuse(stderr io.Writer, defects ...error) int {
+// refuse prints one line for each defect and gives the code back.
+func refuse(stderr io.Writer, code int, defects ...error) int {
 	for _, d := range defects {
 		fmt.Fprintf(stderr, "error: %s\n", strings.ReplaceAll(d.Error(), "\n", "; "))
 	}
-	return defective
+	return code
 }

@@ -96,7 +96,7 @@ func TestDefectsAreAllTold(t *testing.T) {
 		for _, mode := range [][]string{nil, {"--check"}, {"--print-plan"}} {
 			t.Run(name+strings.Join(mode, ""), func(t *testing.T) {
 				code, out, errs := run(t, c.env, append(c.args, mode...)...)
-				assert.Equal(t, 1, code)
+				assert.Equal(t, 2, code)
 				assert.Empty(t, out)
 				for line := range strings.Lines(errs) {
 					assert.True(t, strings.HasPrefix(line, "error: "), "%s", line)

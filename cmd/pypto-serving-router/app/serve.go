@@ -62,7 +62,7 @@ func (f *flags) run(ctx context.Context, s setup, env []string, stdout, stderr i
 	defer release()
 	memory, err := f.remember()
 	if err != nil {
-		return refuse(stderr, err)
+		return refuse(stderr, program.Failed, err)
 	}
 	if memory.store != nil {
 		defer memory.store.Close()
@@ -74,13 +74,13 @@ func (f *flags) run(ctx context.Context, s setup, env []string, stdout, stderr i
 		Refuse: fleet.Refuse, Refusing: func(c *edge.Call, status int) { router.Refusing(c, status) }, Log: log,
 	})
 	if err != nil {
-		return refuse(stderr, err)
+		return refuse(stderr, program.Failed, err)
 	}
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	if err := program.ServePprof(life, f.Pprof, log); err != nil {
 		shutdown(server, 0)
-		return refuse(stderr, err)
+		return refuse(stderr, program.Failed, err)
 	}
 	boot := pd.NewBootID()
 	log = log.With("boot", boot)
@@ -94,7 +94,7 @@ func (f *flags) run(ctx context.Context, s setup, env []string, stdout, stderr i
 	})
 	if err != nil {
 		shutdown(server, 0)
-		return refuse(stderr, err)
+		return refuse(stderr, program.Failed, err)
 	}
 	router = fleet.NewRouter(fleet.RouterOptions{Options: s.options, Pool: pool, Trusts: s.trusts, Connections: server.Connections, Log: log})
 	defer router.Close()
@@ -113,10 +113,10 @@ func (f *flags) run(ctx context.Context, s setup, env []string, stdout, stderr i
 	case <-ctx.Done():
 	case err := <-served:
 		shutdown(server, 0)
-		return refuse(stderr, fmt.Errorf("HTTP server: %w", err))
+		return refuse(stderr, program.Failed, fmt.Errorf("HTTP server: %w", err))
 	}
 	if err := drain(ctx, s.options, pool, router, server, env, log); err != nil {
-		return refuse(stderr, err)
+		return refuse(stderr, program.Failed, err)
 	}
 	return program.Done
 }
