@@ -103,6 +103,13 @@ type Stream interface {
 	Close()
 }
 
+// Reserved is the Stream of a decode node, which holds memory for the request.
+type Reserved interface {
+	Stream
+	// HitTokens is how much of the prompt this node's own cache had.
+	HitTokens() int
+}
+
 // ChunkComputed says that one chunk of a prompt is computed on every rank of
 // the partition and that its pages may be read. The engine holds the request
 // until Resume.

@@ -124,7 +124,7 @@ func (n *Node) decodeEffect(d *decode, eff handoff.Effect) {
 		n.heardPrefill(d)
 		n.askLater(d, n.askInterval())
 		n.emit(Record{Event: "HANDOFF_RESERVED", Fence: d.fence, Count: int64(d.grant.HitTokens)})
-		n.emit(AcceptPost{Post: d.post})
+		n.emit(AcceptPost{Post: d.post, HitTokens: d.grant.HitTokens})
 	case handoff.Adopt:
 		if err := n.ledger.Adopt(h); err != nil {
 			panic("invariant I-04: " + err.Error())

@@ -60,8 +60,12 @@ type (
 		Message any
 		Err     error
 	}
-	// AcceptPost: decode holds memory for the request; headers may go out.
-	AcceptPost struct{ Post PostID }
+	// AcceptPost: decode holds memory for the request; headers may go out. HitTokens
+	// is how much of the prompt its cache had.
+	AcceptPost struct {
+		Post      PostID
+		HitTokens int
+	}
 	// EndPost is the end of a POST: the intended one, or an error. On decode the
 	// last output of the engine goes out with it.
 	EndPost struct {

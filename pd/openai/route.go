@@ -16,6 +16,10 @@ var RouteHeaders = [...]string{
 	"X-PD-Version", "X-PD-Request-Id", "X-PD-Handoff-Id", "X-PD-Run-Id", "X-PD-Self", "X-PD-Peer",
 }
 
+// HitTokens is a header of a decode node's answer to its router: how much of the
+// prompt its own cache had, in tokens. It does not reach clients.
+const HitTokens = RoutePrefix + "Hit-Tokens"
+
 // Indexes of RouteHeaders.
 const (
 	RouteVersion = 0

@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"time"
 
@@ -74,6 +75,9 @@ func (g *generation) run(kind openai.Kind) error {
 	}
 	defer stream.Close()
 	g.result.Admitted = g.since()
+	if r, ok := stream.(engine.Reserved); ok {
+		g.call.SetHeader(openai.HitTokens, strconv.Itoa(r.HitTokens()))
+	}
 	switch {
 	case s.config.Role == pd.Prefill:
 		return g.retired(stream)

@@ -76,6 +76,16 @@ func TestDecodeTakesThePromptFromPrefill(t *testing.T) {
 	require.Equal(t, &pd.Fence{Request: pd.RequestID("cmpl-" + hexID), Handoff: pd.HandoffID(hexID), Run: "run", Prefill: prefillPeer, Decode: decodePeer}, got.Fence)
 }
 
+// What decode's cache had is in the head of its answer, for the router.
+func TestDecodeTellsWhatItsCacheHad(t *testing.T) {
+	hit := 640
+	for _, body := range []string{`{"prompt":"a"}`, `{"prompt":"a","stream":true}`} {
+		n := role(t, pd.Decode, &scripted{outputs: hello(), hit: &hit})
+		r, _ := n.ask(t, "POST", "/v1/completions", body, lines(routed(decodePeer, prefillPeer))...)
+		require.Equal(t, "640", r.Header.Get("X-PD-Hit-Tokens"))
+	}
+}
+
 func TestDecodeRefusalComesBeforeTheStream(t *testing.T) {
 	n := role(t, pd.Decode, &scripted{refuse: pd.Errorf(pd.CodeCapacityExhausted, "reserve", "no pages")})
 	r, body := n.ask(t, "POST", "/v1/completions", `{"prompt":"a","stream":true}`, lines(routed(decodePeer, prefillPeer))...)

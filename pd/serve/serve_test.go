@@ -64,6 +64,7 @@ func (charModel) Revision() string { return "chars" }
 // scripted is a generator that plays outputs and then waits for the context.
 type scripted struct {
 	refuse  error
+	hit     *int // what the stream says of the node's cache, if anything
 	outputs []engine.Output
 
 	mu       sync.Mutex
@@ -79,8 +80,18 @@ func (s *scripted) Generate(ctx context.Context, r engine.Request) (engine.Strea
 	if s.refuse != nil {
 		return nil, s.refuse
 	}
+	if s.hit != nil {
+		return reservedStream{&scriptedStream{script: s}, *s.hit}, nil
+	}
 	return &scriptedStream{script: s}, nil
 }
+
+type reservedStream struct {
+	*scriptedStream
+	hit int
+}
+
+func (r reservedStream) HitTokens() int { return r.hit }
 
 func (s *scripted) last(t *testing.T) engine.Request {
 	t.Helper()

@@ -30,7 +30,7 @@ func (s *Shell) execute(effect node.Effect) {
 	case node.Answer:
 		s.reply(e.Call, answer{e.Message, e.Err})
 	case node.AcceptPost:
-		s.acceptPost(e.Post)
+		s.acceptPost(e)
 	case node.EndPost:
 		s.endPost(e)
 	case node.InstallPeer:

@@ -19,10 +19,28 @@ type post struct {
 	once    sync.Once
 	err     error
 	usage   engine.Usage
+	// hit is written before decided is closed.
+	hit int
 }
 
+// reserved is the stream of a decode node, with what its cache had of the prompt.
+type reserved struct {
+	*engine.Pipe
+	hit int
+}
+
+// HitTokens implements engine.Reserved.
+func (r reserved) HitTokens() int { return r.hit }
+
+var _ engine.Reserved = reserved{}
+
 // accept lets Generate return the stream.
-func (p *post) accept() { p.once.Do(func() { close(p.decided) }) }
+func (p *post) accept(hit int) {
+	p.once.Do(func() {
+		p.hit = hit
+		close(p.decided)
+	})
+}
 
 // end delivers the last output, or the error of a POST that was not accepted.
 func (p *post) end(last engine.Output, err error) {
@@ -72,15 +90,18 @@ func (s *Shell) Generate(ctx context.Context, r engine.Request) (engine.Stream, 
 	if p.err != nil {
 		return nil, p.err
 	}
+	if s.cfg.Node.Role == pd.Decode {
+		return reserved{p.pipe, p.hit}, nil
+	}
 	return p.pipe, nil
 }
 
-func (s *Shell) acceptPost(id node.PostID) {
+func (s *Shell) acceptPost(e node.AcceptPost) {
 	s.mu.Lock()
-	p := s.posts[id]
+	p := s.posts[e.Post]
 	s.mu.Unlock()
 	if p != nil {
-		p.accept()
+		p.accept(e.HitTokens)
 	}
 }
 

@@ -223,6 +223,9 @@ func (h *handoff) decodeAnswered() error {
 		}
 		return h.refuse(h.pair.decode, bad)
 	}
+	if hit, ok := hitTokens(x.Header(openai.HitTokens)); ok && len(h.leads) > 0 {
+		h.router.pool.report(h.leads, h.pair.fence.Decode, hit)
+	}
 	h.mu.Lock()
 	h.decodeHead = true
 	early := h.refused

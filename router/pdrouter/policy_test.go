@@ -227,3 +227,44 @@ func TestReportedHitDrawsThePromptToItsNode(t *testing.T) {
 	s.until("a new life", func(v poolView) bool { return v.Nodes[(own+1)%3].Boot == other.says.Boot })
 	require.Equal(t, own, ask(), "its cache went with its life")
 }
+
+// On sockets: what decode's head says of its cache draws the prompt to it, and goes
+// no further.
+func TestReportedHitOfDecodeDrawsThePromptToIt(t *testing.T) {
+	s := newStand(t, settings{decodes: 3, policy: policyPrefix})
+	ask := func() int {
+		t.Helper()
+		r, _ := s.ask("POST", "/v1/completions", plain)
+		require.Equal(t, 200, r.StatusCode)
+		require.Empty(t, r.Header.Get(openai.HitTokens))
+		s.untilFree()
+		for i, n := range s.decodes {
+			if len(n.posts) == 1 {
+				take(t, n.posts)
+				return i
+			}
+		}
+		require.FailNow(t, "no decode node was asked")
+		return -1
+	}
+	health := func(n *standNode, h pd.Health) { n.change(func() { n.says.Health = h }) }
+	own := ask()
+	other := (own + 1) % 3
+	s.decodes[other].change(func() {
+		s.decodes[other].post = func(c *edge.Call) { c.SetHeader(openai.HitTokens, "640"); answers(c) }
+	})
+	// Its own node is away for one request, so the other may speak.
+	health(s.decodes[own], pd.Draining)
+	health(s.decodes[(own+2)%3], pd.Draining)
+	s.until("one serves", func(v poolView) bool { return v.Pairs == 1 })
+	require.Equal(t, other, ask())
+	health(s.decodes[own], pd.Ready)
+	s.until("two serve", func(v poolView) bool { return v.Pairs == 2 })
+	for range 4 {
+		require.Equal(t, other, ask())
+	}
+	for header, want := range map[string]bool{"0": true, "640": true, "": false, "-1": false, "x": false, "6.4": false} {
+		_, ok := hitTokens(header)
+		require.Equal(t, want, ok, header)
+	}
+}

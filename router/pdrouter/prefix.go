@@ -3,6 +3,7 @@ package pdrouter
 import (
 	"bytes"
 	"encoding/json"
+	"strconv"
 
 	"github.com/hw-native-sys/pypto-pd/pd"
 )
@@ -68,7 +69,7 @@ func (l lead) score(id pd.NodeID) uint64 {
 // at most maxReporters nodes.
 const (
 	maxReports   = 8192
-	maxReporters = 8
+	maxReporters = 16
 )
 
 // reports are what nodes have said of their caches, by lead. A nil one knows
@@ -130,6 +131,13 @@ func (r *reports) hit(leads []lead, id pd.NodeID, boot pd.BootID) int {
 		}
 	}
 	return 0
+}
+
+// hitTokens reads what a decode node's answer says of its cache; ok is false if it
+// says nothing that can be read.
+func hitTokens(header string) (hit int, ok bool) {
+	hit, err := strconv.Atoi(header)
+	return hit, err == nil && hit >= 0
 }
 
 // cachedTokens reads a prefill node's answer: how much of the prompt it had in
