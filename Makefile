@@ -5,6 +5,8 @@ TOOL     := $(GO) tool -modfile=.tools.mod
 FUZZTIME ?= 5s
 HANDOFFS ?= 10000
 ROUNDS   ?= 1000
+SOAK     ?= 10m
+CRASHES  ?= 200
 # libpypto-pd is a C library and is not among the plain programs.
 PROGRAMS := $(filter-out ./cmd/libpypto-pd,$(patsubst %/main.go,./%,$(wildcard cmd/*/main.go)))
 BIN      := bin
@@ -12,7 +14,7 @@ comma    := ,
 SOURCES  := adapter cgo cmd examples mooncake pd router tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build lib test nocgo lint fuzz sim model bench gen verify dist e2e-openai conformance-mooncake bench-transfer
+.PHONY: help demo build lib test nocgo lint fuzz sim model bench gen verify dist e2e-openai conformance-mooncake bench-transfer soak-fleet
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -67,6 +69,9 @@ sim: ## HANDOFFS simulated handoffs with every kind of fault, and each safety ru
 
 model: ## check the model of a handoff with spin: it holds, its mutations fail
 	docs/model/check.sh
+
+soak-fleet: ## trouble a fleet of replicas for SOAK under load, and kill its router CRASHES times
+	$(GO) test -race -count=1 -timeout 60m ./tests/fleet/soak -v -fleet.soak=$(SOAK) -fleet.crashes=$(CRASHES)
 
 bench: ## every benchmark
 	$(GO) test -run '^$$' -bench . -benchmem ./...
