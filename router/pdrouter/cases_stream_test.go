@@ -73,7 +73,8 @@ func TestAbandonedStreamReachesNoOtherCaller(t *testing.T) {
 func TestNodeThatClosesAfterEachAnswerCostsNoRequest(t *testing.T) {
 	var mu sync.Mutex
 	executed := map[string]int{}
-	s, _ := rawStand(t, settings{}, func(nc *net.TCPConn, r *http.Request, _ string) {
+	// This decode does not wait for prefill, whose slots then come back late.
+	s, _ := rawStand(t, settings{capacity: 512}, func(nc *net.TCPConn, r *http.Request, _ string) {
 		mu.Lock()
 		executed[r.Header.Get(openai.RouteHeaders[openai.RouteHandoff])]++
 		mu.Unlock()

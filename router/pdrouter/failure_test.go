@@ -24,8 +24,6 @@ import (
 	"github.com/hw-native-sys/pypto-pd/pd/wire"
 )
 
-const interrupted = `"code":"upstream_interrupted"}}` + "\n\n" + doneEvent
-
 // Case B02: the failure of one leg ends the other at once. Case B24: a limit of the
 // node, with its time, is the client's to see.
 //
@@ -213,46 +211,6 @@ func TestClientMayLeaveOnceItHasItsAnswer(t *testing.T) {
 	s.untilFree()
 	require.Empty(t, s.prefills[0].aborts)
 	require.Empty(t, s.decodes[0].aborts)
-}
-
-// Cases B06 and B29.
-//
-// Behaviours 132 and 133.
-func TestBrokenDecodeStreamEndsWithAnErrorEvent(t *testing.T) {
-	s := newStand(t, settings{before: func(s *stand) {
-		s.decodes[0].post = func(c *edge.Call) {
-			c.Stream(200, openai.TypeEvents, func(w *edge.StreamWriter) error {
-				w.WriteString(oneEvent + "data: {\"half")
-				w.Flush()
-				return errors.New("killed")
-			})
-		}
-	}})
-	r, body := s.ask("POST", "/v1/completions", streamed)
-	require.Equal(t, 200, r.StatusCode)
-	require.True(t, strings.HasPrefix(body, oneEvent+`data: {"object":"error","message":"the answer of decode node `), "%s", body)
-	require.True(t, strings.HasSuffix(body, interrupted), "%s", body)
-	take(t, s.decodes[0].aborts)
-	s.untilFree()
-}
-
-// Case B29: an error event of the node is the only one.
-func TestDecodesOwnErrorEventPassesAndEndsTheRequest(t *testing.T) {
-	failure := "data: " + string(openai.AppendError(nil, pd.Errorf(pd.CodeDecodeExhausted, "decode", "no page"))) + "\n\n"
-	s := newStand(t, settings{before: func(s *stand) {
-		s.decodes[0].post = func(c *edge.Call) {
-			c.Stream(200, openai.TypeEvents, func(w *edge.StreamWriter) error {
-				w.WriteString(oneEvent + failure + doneEvent)
-				return w.Flush()
-			})
-		}
-	}})
-	_, body := s.ask("POST", "/v1/completions", streamed)
-	require.Equal(t, oneEvent+failure+doneEvent, body)
-	// It has told the client; whether its memory is free is another question.
-	require.Equal(t, "decode has failed the request", take(t, s.decodes[0].aborts).Reason)
-	s.untilFree()
-	require.EqualValues(t, 1, s.router.stats.states[stateFailed])
 }
 
 func TestPrefillThatFailsLateMattersOnlyWhileDecodeWaitsForIt(t *testing.T) {

@@ -160,7 +160,7 @@ func (h *handoff) run() error {
 	})
 	err := h.answer()
 	unwatch()
-	if context.Cause(c.Context()) != nil && h.result.code == 0 && err == nil && !h.isOver(pd.Decode) {
+	if context.Cause(c.Context()) != nil && h.result.code == 0 && !h.result.failed && err == nil && !h.isOver(pd.Decode) {
 		h.result.code = pd.CodeClientGone
 	}
 	if err != nil || h.result.code != 0 || h.result.failed {

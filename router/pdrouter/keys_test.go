@@ -1,7 +1,10 @@
 package pdrouter
 
 import (
+	"bufio"
+	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
@@ -46,11 +49,25 @@ func TestWithoutAValidKeyNothingIsServedAndNoKeyReachesANode(t *testing.T) {
 	require.Equal(t, 401, early.StatusCode)
 	require.Equal(t, "unauthorized", codeOf(t, body))
 	require.True(t, early.Close)
+	// What is refused is not looked into: a request that carries a key within the body
+	// of one that has none is no request.
+	nc = s.dial()
+	hidden := "POST /v1/completions HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer " + key + "\r\nContent-Length: 26\r\n\r\n" + plain
+	_, err = fmt.Fprintf(nc, "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%sGET /health HTTP/1.1\r\nHost: h\r\n\r\n", len(hidden), hidden)
+	require.NoError(t, err)
+	br := bufio.NewReader(nc)
+	for _, want := range []int{401, 200} {
+		r, err := http.ReadResponse(br, nil)
+		require.NoError(t, err)
+		require.Equal(t, want, r.StatusCode)
+		_, err = io.Copy(io.Discard, r.Body)
+		require.NoError(t, err)
+	}
 	require.Empty(t, s.prefills[0].posts)
 	r, _ := s.ask("GET", "/health", "")
 	require.Equal(t, 200, r.StatusCode, "probes have no key")
 	_, body = s.ask("GET", "/metrics", "")
-	require.Contains(t, body, "pypto_router_unauthorized_total 37\n")
+	require.Contains(t, body, "pypto_router_unauthorized_total 38\n")
 	for _, k := range []string{key, other} {
 		r, body := s.ask("POST", "/v1/completions", plain, "authorization: bearer  "+k)
 		require.Equal(t, 200, r.StatusCode, body)
