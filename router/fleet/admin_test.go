@@ -225,7 +225,7 @@ func TestReplicasAreLaunchedAndRetiredOverHTTP(t *testing.T) {
 	assert.Equal(t, true, b["stopped"])
 	assert.Equal(t, "n-d0", b["name"])
 	assert.Equal(t, []any{"n-d0"}, b["capacity"].(map[string]any)["free_slots"])
-	_, err := net.Dial("tcp", addressOf(slot.URL()))
+	_, err := net.Dial("tcp", hostPort(slot.Address, slot.Port))
 	require.Error(t, err, "it is really gone")
 	assert.Equal(t, 202, s.ask("POST", pathReplicas, "").status, "the same port can be had again at once")
 }
@@ -236,7 +236,7 @@ func TestRetirementMayGoOnAlone(t *testing.T) {
 		v := s.pool.Snapshot().Replicas
 		return len(v) == 1 && v[0].routable()
 	}, patience, time.Millisecond)
-	m, err := s.pool.Choose("running")
+	m, _, err := s.pool.Choose("running")
 	require.NoError(t, err)
 	a := s.ask("DELETE", pathReplicas+"/n-d0?wait=false", "")
 	assert.Equal(t, 202, a.status)

@@ -196,31 +196,38 @@ func (t *Table) dropPins(m *Member) {
 }
 
 // Choose gives a request of a conversation to a replica, pins the conversation
-// there and counts the request as outstanding. The caller calls Release exactly
-// once, or Withdraw. The error, when no replica is routable, has code
-// pd.CodeNoPair.
-func (t *Table) Choose(session string, now time.Duration) (*Member, error) {
+// there and counts the request as outstanding. The miss is 0 where it goes on where
+// the conversation was. The caller calls Release exactly once, and Count once if the
+// request does not go on to another replica. The error, when no replica is routable,
+// has code pd.CodeNoPair.
+func (t *Table) Choose(session string, now time.Duration) (*Member, Miss, error) {
 	least, index := t.least()
 	if least == nil {
 		t.counts.Rejected++
-		return nil, pd.Errorf(pd.CodeNoPair, "choose replica", "no serving replica is currently routable")
+		return nil, 0, pd.Errorf(pd.CodeNoPair, "choose replica", "no serving replica is currently routable")
 	}
 	chosen, miss := t.pinned(session, now)
 	if miss == 0 && chosen.outstanding > least.outstanding+t.options.Slack {
 		miss = MissLoaded
 	}
-	if miss == 0 {
-		t.counts.Hits++
-	} else {
-		t.counts.Misses[miss]++
+	if miss != 0 {
 		chosen = least
 		t.rotation = (index + 1) % len(t.members)
 	}
 	t.setPin(session, pin{at: chosen, seen: now}, now)
 	chosen.outstanding++
-	chosen.routed++
+	return chosen, miss, nil
+}
+
+// Count counts a request as routed to the member that Choose gave for good.
+func (t *Table) Count(m *Member, miss Miss) {
+	m.routed++
 	t.counts.Routed++
-	return chosen, nil
+	if miss == 0 {
+		t.counts.Hits++
+	} else {
+		t.counts.Misses[miss]++
+	}
 }
 
 // least is the routable replica with the fewest requests, the next in turn
@@ -292,12 +299,4 @@ func (t *Table) Release(m *Member) {
 	if m != nil && m.outstanding > 0 {
 		m.outstanding--
 	}
-}
-
-// Withdraw is Release for a request of which no byte was sent and that is given
-// to another member: only the last one counts it as routed.
-func (t *Table) Withdraw(m *Member) {
-	t.Release(m)
-	m.routed--
-	t.counts.Routed--
 }

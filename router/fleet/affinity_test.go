@@ -31,8 +31,9 @@ func newTable(t testing.TB, replicas int, o AffinityOptions) *Table {
 
 func choose(t testing.TB, table *Table, session string, at time.Duration) *Member {
 	t.Helper()
-	m, err := table.Choose(session, at)
+	m, miss, err := table.Choose(session, at)
 	require.NoError(t, err)
+	table.Count(m, miss)
 	return m
 }
 
@@ -187,11 +188,11 @@ func TestNothingRoutable(t *testing.T) {
 	// Fleet behaviour 34
 	table := newTable(t, 1, AffinityOptions{})
 	table.Drain(table.Members()[0])
-	_, err := table.Choose("a", 0)
+	_, _, err := table.Choose("a", 0)
 	require.ErrorContains(t, err, "no serving replica is currently routable")
 	require.Equal(t, pd.CodeNoPair, pd.CodeOf(err))
 	assert.Equal(t, int64(1), table.Counts().Rejected)
-	_, err = newTable(t, 0, AffinityOptions{}).Choose("a", 0)
+	_, _, err = newTable(t, 0, AffinityOptions{}).Choose("a", 0)
 	require.Error(t, err)
 }
 
@@ -247,14 +248,20 @@ func TestRemovalReindexes(t *testing.T) {
 	assert.Equal(t, "r1", choose(t, table, "x", 0).Name)
 }
 
-func TestWithdrawCountsOnlyTheLast(t *testing.T) {
+func TestOnlyTheLastTryCounts(t *testing.T) {
 	table := newTable(t, 2, AffinityOptions{})
-	m := choose(t, table, "a", 0)
+	table.Release(choose(t, table, "a", 0))
+	m, miss, err := table.Choose("a", 0)
+	require.NoError(t, err)
+	assert.Zero(t, miss, "it would have been a hit")
 	table.SetReady(m, false)
-	table.Withdraw(m)
+	table.Release(m)
 	choose(t, table, "a", 0)
-	assert.Zero(t, m.Routed())
-	assert.Equal(t, int64(1), table.Counts().Routed)
+	assert.Equal(t, int64(1), m.Routed())
+	c := table.Counts()
+	assert.Equal(t, int64(2), c.Routed)
+	assert.Zero(t, c.Hits)
+	assert.Equal(t, int64(1), c.Misses[MissUnroutable])
 }
 
 func TestSessionOf(t *testing.T) {
@@ -357,7 +364,8 @@ func BenchmarkChoose64(b *testing.B) {
 	b.ReportAllocs()
 	i := 0
 	for b.Loop() {
-		m, _ := table.Choose(ids[i], 0)
+		m, miss, _ := table.Choose(ids[i], 0)
+		table.Count(m, miss)
 		table.Release(m)
 		if i++; i == len(ids) {
 			i = 0

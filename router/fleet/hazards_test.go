@@ -179,7 +179,7 @@ func TestIPv6ReplicaIsDialled(t *testing.T) {
 	c := mustParse(t, fmt.Sprintf(`{"replicas":[{"host":"::1","port":%d}]}`, port))
 	client := edge.NewClient(edge.ClientConfig{MaxIdle: -1})
 	defer client.Close()
-	r, err := client.Do(t.Context(), edge.Request{Method: "GET", Address: addressOf(c.Replicas[0].URL()), Target: "/"})
+	r, err := client.Do(t.Context(), edge.Request{Method: "GET", Address: hostPort(c.Replicas[0].Host, c.Replicas[0].Port), Target: "/"})
 	require.NoError(t, err)
 	assert.Equal(t, fmt.Sprintf("[::1]:%d", port), string(r.Body))
 }

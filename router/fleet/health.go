@@ -96,10 +96,7 @@ func (r *Router) models(c *edge.Call) {
 func (r *Router) list(c *edge.Call, m ReplicaView) *edge.Response {
 	ctx, cancel := context.WithTimeout(c.Context(), r.options.Options.ConnectTimeout)
 	defer cancel()
-	q := edge.Request{Method: "GET", Address: addressOf(m.URL), Target: c.Target()}
-	if r.options.Trusts != nil {
-		q.Trust = r.options.Trusts.At(m.URL)
-	}
+	q := edge.Request{Method: "GET", Address: m.address, Trust: m.trust, Target: c.Target()}
 	if key := c.Header("Authorization"); key != "" {
 		q.Header = []edge.Field{{Name: "Authorization", Value: key}}
 	}

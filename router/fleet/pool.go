@@ -362,12 +362,19 @@ func (p *Pool) mark(e Effect, ready bool) {
 }
 
 // Choose gives a generation of a conversation to a replica and counts it as
-// outstanding there, until Done or Withdraw. The error, when none is routable, has
-// code pd.CodeNoPair.
-func (p *Pool) Choose(session string) (*Member, error) {
+// outstanding there, until Done. The miss and the error are those of Table.Choose.
+func (p *Pool) Choose(session string) (*Member, Miss, error) {
 	p.table.Lock()
 	defer p.table.Unlock()
 	return p.table.Choose(session, p.now())
+}
+
+// Sent counts a request as routed to the member that Choose gave; one that goes on
+// to another replica is counted there alone.
+func (p *Pool) Sent(m *Member, miss Miss) {
+	p.table.Lock()
+	defer p.table.Unlock()
+	p.table.Count(m, miss)
 }
 
 // Done ends a request on the member that Choose gave, and renews the pin of its
@@ -377,15 +384,6 @@ func (p *Pool) Done(session string, m *Member) {
 	defer p.table.Unlock()
 	p.table.Touch(session, m, p.now())
 	p.table.Release(m)
-	p.rest(m)
-}
-
-// Withdraw is Done for a request of which no byte was sent and that is given to
-// another replica.
-func (p *Pool) Withdraw(m *Member) {
-	p.table.Lock()
-	defer p.table.Unlock()
-	p.table.Withdraw(m)
 	p.rest(m)
 }
 

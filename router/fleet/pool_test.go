@@ -214,7 +214,7 @@ func (p *livingPool) text() string {
 
 func (p *livingPool) choose(session string) *Member {
 	p.t.Helper()
-	m, err := p.Choose(session)
+	m, _, err := p.Choose(session)
 	require.NoError(p.t, err)
 	return m
 }
@@ -231,7 +231,7 @@ func TestAReplicaIsLaunchedServesAndIsRetired(t *testing.T) {
 	go func() { retired <- p.Retire(t.Context(), "n-d0") }()
 	p.until("draining")
 	assert.True(t, p.Snapshot().Replicas[0].Draining)
-	_, err = p.Choose("t")
+	_, _, err = p.Choose("t")
 	require.Equal(t, pd.CodeNoPair, pd.CodeOf(err), "no new conversation goes to a replica that drains")
 	assert.Zero(t, p.Snapshot().Sessions, "its conversations are free to go")
 	assert.Empty(t, retired, "a request runs")
@@ -328,7 +328,7 @@ func TestAReplicaThatCannotBeDialledIsOutAtOnce(t *testing.T) {
 	p.world.kill(m.Name)
 	p.Unreachable(m)
 	p.Done("s", m)
-	_, err := p.Choose("s")
+	_, _, err := p.Choose("s")
 	require.Error(t, err)
 	p.until("failed")
 }

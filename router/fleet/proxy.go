@@ -152,22 +152,21 @@ func (r *Router) requestHeader(c *edge.Call, res *result) []edge.Field {
 // and that another one may be tried. What was sent is let go of: a stream may be
 // long.
 func (r *Router) try(ctx context.Context, c *edge.Call, header *[]edge.Field, res *result) (again bool, f *failure) {
-	m, err := r.pool.Choose(res.session)
+	m, miss, err := r.pool.Choose(res.session)
 	if err != nil {
 		return false, failedNoReplica
 	}
 	res.replica = m.Name
 	res.tries++
 	// The count is given back whatever happens, a panic included.
+	defer r.pool.Done(res.session, m)
 	defer func() {
-		if again {
-			r.pool.Withdraw(m)
-		} else {
-			r.pool.Done(res.session, m)
+		if !again {
+			r.pool.Sent(m, miss)
 		}
 	}()
 	x, err := r.legs.Send(ctx, edge.Request{
-		Method: "POST", Address: addressOf(m.URL), Trust: r.trustOf(m), Target: c.Target(), Header: *header, Body: c.Body(),
+		Method: "POST", Address: m.Address, Trust: m.Trust, Target: c.Target(), Header: *header, Body: c.Body(),
 	})
 	if err == nil {
 		*header = nil
@@ -200,13 +199,6 @@ func (r *Router) try(ctx context.Context, c *edge.Call, header *[]edge.Field, re
 		r.pool.Suspect(m)
 	}
 	return false, f
-}
-
-func (r *Router) trustOf(m *Member) *edge.Trust {
-	if r.options.Trusts == nil {
-		return nil
-	}
-	return r.options.Trusts.At(m.URL)
 }
 
 // ended words the end of a call's time.

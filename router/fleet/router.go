@@ -25,8 +25,6 @@ const (
 type RouterOptions struct {
 	Options Options
 	Pool    *Pool
-	// Trusts is nil where no replica is https.
-	Trusts *Trusts
 	// Connections, if set, counts the open client connections, for metrics.
 	Connections func() int
 	// Log is nil to discard.

@@ -224,7 +224,7 @@ func newRig(t *testing.T, o rigOptions) *rig {
 	s.world = &world{t: t, replicas: map[string]*fakeReplica{}}
 	pool, err := NewPool(PoolOptions{Config: c, Options: options, Launcher: s.world, Boot: "b", TrustOf: trusts.Of, Log: log})
 	require.NoError(t, err)
-	s.Router = NewRouter(RouterOptions{Options: options, Pool: pool, Trusts: trusts, Log: log})
+	s.Router = NewRouter(RouterOptions{Options: options, Pool: pool, Log: log})
 	o.server.Address, o.server.Refuse, o.server.Refusing = "127.0.0.1:0", Refuse, s.Refusing
 	s.server, err = edge.Listen(o.server)
 	require.NoError(t, err)

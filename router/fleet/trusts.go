@@ -3,7 +3,6 @@ package fleet
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 
 	"github.com/hw-native-sys/pypto-pd/pd/edge"
@@ -19,14 +18,13 @@ type Trusts struct {
 	mu sync.RWMutex
 	// guarded by mu
 	byFile map[string]*edge.Trust
-	byURL  map[string]*edge.Trust
 }
 
 // LoadTrusts reads the authorities of a configuration's https replicas; caFile is
 // for those that name none themselves. The error holds every file that cannot be
 // read.
 func LoadTrusts(caFile string, c *Config) (*Trusts, error) {
-	t := &Trusts{caFile: caFile, byFile: map[string]*edge.Trust{}, byURL: map[string]*edge.Trust{}}
+	t := &Trusts{caFile: caFile, byFile: map[string]*edge.Trust{}}
 	var all []error
 	if caFile != "" {
 		// Also where nobody uses it yet: a reload may bring one who does.
@@ -48,22 +46,7 @@ func (t *Trusts) Of(r Static) (*edge.Trust, error) {
 	if file == "" {
 		file = t.caFile
 	}
-	trust, err := t.file(file)
-	if err != nil {
-		return nil, err
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.byURL[r.URL()] = trust
-	return trust, nil
-}
-
-// At is what Of said last of a base address, nil for one that is spoken to in the
-// clear.
-func (t *Trusts) At(url string) *edge.Trust {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	return t.byURL[url]
+	return t.file(file)
 }
 
 // file gives one trust for each file, so that replicas share what was read.
@@ -91,10 +74,4 @@ func (t *Trusts) Reload() error {
 		all = append(all, trust.Reload())
 	}
 	return errors.Join(all...)
-}
-
-// addressOf is the host:port of a replica's base address.
-func addressOf(url string) string {
-	_, address, _ := strings.Cut(url, "://")
-	return address
 }

@@ -16,6 +16,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/hw-native-sys/pypto-pd/pd/edge"
 )
 
 // certificate writes a certificate of 127.0.0.1 that is its own authority.
@@ -46,12 +48,15 @@ func TestTrustIsOfTheReplicaThenOfTheRouter(t *testing.T) {
 	assert.Equal(t, own, c.Replicas[0].CAFile)
 	trusts, err := LoadTrusts(general, c)
 	require.NoError(t, err)
-	a, b := trusts.At("https://a:1"), trusts.At("https://b:1")
-	require.NotNil(t, a)
-	require.NotNil(t, b)
+	of := func(t *testing.T, trusts *Trusts, r Static) *edge.Trust {
+		trust, err := trusts.Of(r)
+		require.NoError(t, err)
+		require.NotNil(t, trust)
+		return trust
+	}
+	a, b := of(t, trusts, c.Replicas[0]), of(t, trusts, c.Replicas[1])
 	assert.NotSame(t, a, b)
-	assert.Same(t, b, trusts.At("https://c:1"), "one file is one trust, so that it is read once")
-	assert.Nil(t, trusts.At("http://d:1"))
+	assert.Same(t, b, of(t, trusts, c.Replicas[2]), "one file is one trust, so that it is read once")
 
 	// Every file that is wrong is named.
 	require.NoError(t, os.Remove(own))
@@ -59,7 +64,7 @@ func TestTrustIsOfTheReplicaThenOfTheRouter(t *testing.T) {
 	err = trusts.Reload()
 	require.ErrorContains(t, err, own)
 	require.ErrorContains(t, err, general)
-	assert.Same(t, a, trusts.At("https://a:1"))
+	assert.Same(t, a, of(t, trusts, c.Replicas[0]))
 	_, err = LoadTrusts(general, c)
 	require.ErrorContains(t, err, own)
 	require.ErrorContains(t, err, general)
@@ -68,19 +73,10 @@ func TestTrustIsOfTheReplicaThenOfTheRouter(t *testing.T) {
 
 	system, err := LoadTrusts("", mustParse(t, `{"replicas":[{"host":"b","port":1,"scheme":"https"}]}`))
 	require.NoError(t, err)
-	require.NotNil(t, system.At("https://b:1"))
 	require.NoError(t, system.Reload())
 	// A replica that a reload brings.
 	own2, _ := certificate(t)
-	fresh, err := system.Of(Static{Scheme: "https", Host: "e", Port: 2, CAFile: own2})
-	require.NoError(t, err)
-	assert.Same(t, fresh, system.At("https://e:2"))
+	of(t, system, Static{Scheme: "https", Host: "e", Port: 2, CAFile: own2})
 	_, err = system.Of(Static{Scheme: "https", Host: "f", Port: 2, CAFile: own})
 	require.ErrorIs(t, err, os.ErrNotExist)
-	assert.Nil(t, system.At("https://f:2"))
-}
-
-func TestAddressOfReplica(t *testing.T) {
-	assert.Equal(t, "[fd00::1]:65535", addressOf("https://[fd00::1]:65535"))
-	assert.Equal(t, "a:1", addressOf("http://a:1"))
 }

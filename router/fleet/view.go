@@ -1,6 +1,10 @@
 package fleet
 
-import "time"
+import (
+	"time"
+
+	"github.com/hw-native-sys/pypto-pd/pd/edge"
+)
 
 // ReplicaView is one replica of the table as others see it.
 type ReplicaView struct {
@@ -12,6 +16,9 @@ type ReplicaView struct {
 	Routed                 int64
 	// Since is when the phase began, zero for a replica of the file.
 	Since time.Time
+
+	address string
+	trust   *edge.Trust
 }
 
 // Snapshot is a pool at one moment.
@@ -65,7 +72,7 @@ func (p *Pool) Snapshot() Snapshot {
 	defer p.table.Unlock()
 	out.Counts, out.Sessions = p.table.Counts(), p.table.Sessions()
 	for _, m := range p.table.Members() {
-		v := ReplicaView{Name: m.Name, URL: m.URL, Ready: m.ready, Draining: m.draining, Owned: m.Owned, Outstanding: m.outstanding, Routed: m.routed}
+		v := ReplicaView{Name: m.Name, URL: m.URL, Ready: m.ready, Draining: m.draining, Owned: m.Owned, Outstanding: m.outstanding, Routed: m.routed, address: m.Address, trust: m.Trust}
 		switch s := states[m.Name]; {
 		case m.Owned:
 			v.Phase, v.Since = s.State.Phase(), s.Since

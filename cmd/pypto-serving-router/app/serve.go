@@ -96,7 +96,7 @@ func (f *flags) run(ctx context.Context, s setup, env []string, stdout, stderr i
 		shutdown(server, 0)
 		return refuse(stderr, program.Failed, err)
 	}
-	router = fleet.NewRouter(fleet.RouterOptions{Options: s.options, Pool: pool, Trusts: s.trusts, Connections: server.Connections, Log: log})
+	router = fleet.NewRouter(fleet.RouterOptions{Options: s.options, Pool: pool, Connections: server.Connections, Log: log})
 	defer router.Close()
 	var serving sync.WaitGroup
 	defer func() {
