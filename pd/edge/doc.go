@@ -31,8 +31,9 @@
 //     pooled connection turned out to be closed before any byte of an answer.
 //
 // Goroutines: Server.Serve runs the accept loop in its caller, one goroutine
-// per connection (which also runs the handler and writes its stream) and one
-// for the hang-up watch; all have ended when Serve returns. The client starts
-// none, apart from the one that context.AfterFunc needs to cancel an exchange and
-// the one of crypto/tls that cancels a handshake and ends with it.
+// per connection (which also runs the handler and writes its stream), one more
+// while its TLS handshake lasts, and one for the hang-up watch; all have ended
+// when Serve returns. The client starts none, apart from the one that
+// context.AfterFunc needs to cancel an exchange and the one of crypto/tls that
+// cancels a handshake and ends with it.
 package edge

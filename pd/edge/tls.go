@@ -87,7 +87,11 @@ func (c *conn) secure(config *tls.Config) bool {
 	c.inner = &stallConn{TCPConn: c.nc, stall: c.server.config.WriteStall}
 	secured := tls.Server(c.inner, config)
 	c.nc.SetReadDeadline(time.Now().Add(c.server.config.HeaderTimeout))
-	err := secured.Handshake()
+	// The stack that a handshake needs is twice what a stream does; on a goroutine of
+	// its own it does not stay with the connection.
+	done := make(chan error)
+	go func() { done <- secured.Handshake() }()
+	err := <-done
 	if err == nil {
 		c.tls, c.stream = secured, secured
 		return true

@@ -4,9 +4,16 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"flag"
 	"fmt"
+	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -27,7 +34,11 @@ import (
 	"github.com/hw-native-sys/pypto-pd/pd/wire"
 )
 
-var streams = flag.Int("bench.streams", 400, "how many event streams stand open at once")
+var (
+	streams     = flag.Int("bench.streams", 400, "how many event streams stand open at once")
+	streamBody  = flag.Int("bench.prompt", 1, "bytes of the prompt of each")
+	streamsOver = flag.Bool("bench.tls", false, "whether the clients speak TLS to the router; the bound is without")
+)
 
 // maxStreamBytes is what one open idle stream may cost the router: in heap and
 // stacks, with what the collector has not yet taken back, and in resident memory.
@@ -86,7 +97,7 @@ func serveNode(t *testing.T, role pd.Role, h edge.Handler) (n *node, entry map[s
 
 // startRouter builds the router as it is shipped, without what this test binary
 // adds to its memory, runs it and gives its address.
-func startRouter(t *testing.T, file string) string {
+func startRouter(t *testing.T, file string, flags ...string) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "pypto-pd-router")
 	build := exec.Command("go", "build", "-o", program, "github.com/hw-native-sys/pypto-pd/cmd/pypto-pd-router")
@@ -94,6 +105,7 @@ func startRouter(t *testing.T, file string) string {
 	text, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", text)
 	router := exec.Command(program, "--pd-config", file, "--port", "0", "--max-connections", "65536", "--log-level", "error")
+	router.Args = append(router.Args, flags...)
 	router.Stderr = os.Stderr
 	out, err := router.StdoutPipe()
 	require.NoError(t, err)
@@ -105,18 +117,42 @@ func startRouter(t *testing.T, file string) string {
 	line, err := bufio.NewReader(out).ReadString('\n')
 	require.NoError(t, err)
 	for _, f := range strings.Fields(line) {
-		if address, ok := strings.CutPrefix(f, "http="); ok {
-			return address
+		if scheme, address, ok := strings.Cut(f, "="); ok && strings.HasPrefix(scheme, "http") {
+			return scheme + "://" + address
 		}
 	}
 	require.FailNow(t, "no address", line)
 	return ""
 }
 
+// believesAll is for a router whose certificate was made a moment ago.
+var believesAll = &tls.Config{InsecureSkipVerify: true}
+
+// certify makes a certificate and gives the flags that name it.
+func certify(t *testing.T) []string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	now := time.Now()
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(t, err)
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(t, err)
+	certFile, keyFile := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
+	require.NoError(t, os.WriteFile(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	require.NoError(t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
+	return []string{"--tls-cert", certFile, "--tls-key", keyFile}
+}
+
 // gauges reads a router's own figures.
 func gauges(t *testing.T, address string) map[string]float64 {
 	t.Helper()
-	r, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}).Get("http://" + address + "/metrics")
+	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: believesAll}
+	if !strings.Contains(address, "://") {
+		address = "http://" + address
+	}
+	r, err := (&http.Client{Transport: transport, Timeout: patience}).Get(address + "/metrics")
 	require.NoError(t, err)
 	defer r.Body.Close()
 	out := map[string]float64{}
@@ -161,10 +197,14 @@ func TestOpenStreams(t *testing.T) {
 	prefill.says.Run, decode.says.Run = c.Run(), c.Run()
 	startPrefill()
 	startDecode()
-	address := startRouter(t, file)
+	var flags []string
+	if *streamsOver {
+		flags = certify(t)
+	}
+	address := startRouter(t, file, flags...)
 	require.Eventually(t, func() bool { return gauges(t, address)["pypto_router_serving_pairs"] == 1 }, patience, 50*time.Millisecond)
 
-	const body = `{"model":"m","prompt":"p","stream":true}`
+	body := fmt.Sprintf(`{"model":"m","prompt":"%s","stream":true}`, strings.Repeat("p", *streamBody))
 	request := fmt.Appendf(nil, "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	until := func(br *bufio.Reader, text string) {
 		t.Helper()
@@ -177,9 +217,13 @@ func TestOpenStreams(t *testing.T) {
 		}
 	}
 	open := func() (net.Conn, *bufio.Reader) {
-		nc, err := net.Dial("tcp", address)
+		_, at, _ := strings.Cut(address, "://")
+		nc, err := net.Dial("tcp", at)
 		require.NoError(t, err)
 		nc.SetDeadline(time.Now().Add(patience))
+		if *streamsOver {
+			nc = tls.Client(nc, believesAll)
+		}
 		_, err = nc.Write(request)
 		require.NoError(t, err)
 		br := bufio.NewReaderSize(nc, 1024)
@@ -200,7 +244,7 @@ func TestOpenStreams(t *testing.T) {
 		*streams, opening.Round(time.Millisecond), before["process_resident_memory_bytes"]/(1<<20), idle["process_resident_memory_bytes"]/(1<<20),
 		per("process_resident_memory_bytes")/1024, per("go_memstats_heap_inuse_bytes")/1024, per("go_memstats_stack_inuse_bytes")/1024,
 		per("go_goroutines"), per("process_open_fds"))
-	if *streams >= 200 { // fewer say more of the process than of streams
+	if *streams >= 200 && *streamBody == 1 && !*streamsOver { // fewer say more of the process than of streams
 		require.LessOrEqual(t, per("process_resident_memory_bytes"), float64(maxStreamBytes))
 		require.LessOrEqual(t, per("go_memstats_heap_inuse_bytes")+per("go_memstats_stack_inuse_bytes"), float64(maxStreamBytes))
 	}
