@@ -147,6 +147,13 @@ func (n *pdNode) hashed(h pd.HandoffID, hashes string) {
 	n.node.Log.Info("pages hashed", "handoff", h, "hashes", hashes)
 }
 
+func status(ok bool) string {
+	if ok {
+		return "ok"
+	}
+	return "error"
+}
+
 func (n *pdNode) http() serve.Config {
 	return serve.Config{
 		Role: n.settings.role, Self: n.node.Self, Run: n.node.Run, Model: n.engine, Generator: n.node.Shell,

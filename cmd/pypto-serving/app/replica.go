@@ -58,6 +58,7 @@ type replica struct {
 	// generated counts the tokens that clients were given.
 	generated atomic.Int64
 	stopping  atomic.Bool
+	ended     atomic.Bool // the engine's loop; it begins before the HTTP side
 }
 
 func newReplica(s settings, log *slog.Logger, steps startup) (server, error) {
@@ -137,18 +138,15 @@ func (r *replica) http() serve.Config {
 	return serve.Config{
 		Model: r.engine, Generator: r, Log: r.log, ServedModel: r.settings.ServedModel, DefaultMaxTokens: r.settings.maxNew,
 		Health: func() (bool, []byte) {
-			ok := !r.stopping.Load()
-			return ok, healthBody(map[string]any{"status": status(ok), "role": "combined", "active": r.active.Load()})
+			// An HTTP side that lives on after its engine must not look slow.
+			ok, word := !r.ended.Load() && !r.stopping.Load(), "ok"
+			if !ok {
+				word = "not_ready"
+			}
+			return ok, healthBody(map[string]any{"status": word, "role": "combined", "active": r.active.Load()})
 		},
 		Routes: map[string]edge.Handler{"/metrics": replicaMetrics(r), "/metrics/json": r.answerSnapshot},
 	}
-}
-
-func status(ok bool) string {
-	if ok {
-		return "ok"
-	}
-	return "error"
 }
 
 func healthBody(fields map[string]any) []byte {
@@ -159,7 +157,10 @@ func healthBody(fields map[string]any) []byte {
 	return b
 }
 
-func (r *replica) run(ctx context.Context) { r.engine.Run(ctx, nil) }
+func (r *replica) run(ctx context.Context) {
+	defer r.ended.Store(true)
+	r.engine.Run(ctx, nil)
+}
 
 func (r *replica) drain(ctx context.Context) error {
 	r.stopping.Store(true)
