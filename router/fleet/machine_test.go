@@ -407,6 +407,9 @@ func TestLateEventsOfAnOldInstanceDoNothing(t *testing.T) {
 	assert.Equal(t, before, f.Slots())
 }
 
+// Hazard 12: a launch time-out, a DELETE and a replacement may want one slot at
+// once.
+//
 // TestInvariantsHold drives a machine at random, with a world beside it that
 // knows which processes exist.
 func TestInvariantsHold(t *testing.T) {

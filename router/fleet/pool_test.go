@@ -421,6 +421,7 @@ func TestInitialLaunchesAreInTheOrderOfTheSlots(t *testing.T) {
 	p.until("ready ready free")
 }
 
+// Hazard 9: a launch that runs when the router stops is not forgotten.
 func TestShutdownRetiresWhatItLaunched(t *testing.T) {
 	hold := make(chan struct{})
 	p := startPool(t, 2, quick(1, 2), nil)

@@ -104,6 +104,28 @@ func TestClaimedBehavioursHaveATest(t *testing.T) {
 	}
 }
 
+// hazards is how many hazards of the fleet router have been found in others; each
+// has a regression test with a comment "Hazard 3".
+const hazards = 18
+
+var hazard = regexp.MustCompile(`(?i)\bhazards?\s+(\d+(?:(?:,\s*|\s+and\s+)\d+)*)`)
+
+func TestEveryHazardHasATest(t *testing.T) {
+	found := map[int]bool{}
+	eachTest(t, func(text string) {
+		for _, m := range hazard.FindAllStringSubmatch(text, -1) {
+			for _, n := range numbers.FindAllStringSubmatch(m[1], -1) {
+				number, err := strconv.Atoi(n[1])
+				require.NoError(t, err)
+				found[number] = true
+			}
+		}
+	})
+	for n := 1; n <= hazards; n++ {
+		require.True(t, found[n], "no test shows hazard %d", n)
+	}
+}
+
 func mentionedCases(text string, into map[string]bool) {
 	for _, m := range cases.FindAllStringSubmatch(text, -1) {
 		for _, c := range oneCase.FindAllString(m[1], -1) {

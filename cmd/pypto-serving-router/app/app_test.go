@@ -157,7 +157,7 @@ func TestTakenPortExits1BeforeAnythingStarts(t *testing.T) {
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// Case B32: a state file that cannot be understood may name cards that are held.
+// Hazard 8, Case B32: a state file that cannot be understood may name cards that are held.
 func TestStateFileThatCannotBeUnderstoodRefusesTheStart(t *testing.T) {
 	for name, text := range map[string]string{
 		"empty": "", "half": `{"version":1,"replicas":[{"slot":"n-d0"`, "zeros": "\x00\x00\x00", "shape": `{"replicas":{}}`, "future": `{"version":9,"replicas":[]}`,
@@ -184,6 +184,7 @@ func TestStateFileThatCannotBeUnderstoodRefusesTheStart(t *testing.T) {
 	}
 }
 
+// Hazard 18: two routers over one pool would launch onto each other's cards.
 func TestSecondRouterIsRefused(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "new", "state.json")
 	file := write(t, "fleet.json", hosts)
