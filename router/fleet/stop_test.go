@@ -118,6 +118,8 @@ func (s *stage) serverArgs() []string { return s.serve() }
 const sleeper = "echo up; sleep 1000; :"
 
 // Hazard 5: a replica that has died already can be replaced.
+//
+// Case B17.
 func TestNothingToStopIsSuccess(t *testing.T) {
 	t.Parallel()
 	newStage(t, ``).wantStopped(t)

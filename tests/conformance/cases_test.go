@@ -17,8 +17,14 @@ import (
 // routerCases are the cases that concern the PD router.
 const routerCases = "B01 B02 B03 B06 B08 B10 B13 B14 B15 B22 B23 B24 B25 B28 B29 B33 B34 B36 B37 B48 B50 B53 B60"
 
+// fleetCases are the cases that concern the fleet router and its launcher.
+const fleetCases = "B01 B06 B08 B10 B13 B14 B15 B17 B18 B19 B20 B23 B24 B25 B28 B29 B30 B32 B36 B37 B48 B50 B51 B53 B54 B57 B60"
+
 //go:embed testdata/router_cases.txt
 var routerCaseList string
+
+//go:embed testdata/fleet_cases.txt
+var fleetCaseList string
 
 // caseTest is one test that the list names for a case.
 type caseTest struct{ id, folder, name string }
@@ -70,11 +76,16 @@ func testsOf(t *testing.T, folder string) map[string]string {
 	return out
 }
 
-// Every case that concerns the PD router has tests, they exist, and each says which
-// case it is of.
+// Every case that concerns a router has tests, they exist, and each says which case
+// it is of.
 func TestEveryRouterCaseHasItsTests(t *testing.T) {
-	ids, tests := readCaseList(t, routerCaseList)
-	require.Equal(t, strings.Fields(routerCases), ids)
+	t.Run("pd", func(t *testing.T) { requireCases(t, routerCases, routerCaseList) })
+	t.Run("fleet", func(t *testing.T) { requireCases(t, fleetCases, fleetCaseList) })
+}
+
+func requireCases(t *testing.T, cases, list string) {
+	ids, tests := readCaseList(t, list)
+	require.Equal(t, strings.Fields(cases), ids)
 	byFolder := map[string]map[string]string{}
 	for _, c := range tests {
 		if byFolder[c.folder] == nil {

@@ -115,7 +115,7 @@ func TestStartNeedsADataPlaneAddress(t *testing.T) {
 	}
 }
 
-// B57: without pidfds owner processes are refused at once, with cause and fix, and
+// Case B57: without pidfds owner processes are refused at once, with cause and fix, and
 // owners of the node's own process are not.
 func TestStartWithoutPidfds(t *testing.T) {
 	t.Parallel()

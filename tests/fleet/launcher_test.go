@@ -189,6 +189,8 @@ func TestStopOfAReplicaThatLoads(t *testing.T) {
 
 // The server dies, its port is silent at once, and its workers hold the cards
 // and do not listen: a stop that has succeeded has ended them, too.
+//
+// Case B20.
 func TestStopAfterACrash(t *testing.T) {
 	t.Parallel()
 	lab := sshhost.Start(t, 1)

@@ -298,6 +298,8 @@ func TestEndThatIsNoNews(t *testing.T) {
 // Fleet behaviour 72
 // The server has ended and its port is silent; its children hold the cards. The
 // stop ends them, too, and not before that it says so.
+//
+// Case B20.
 func TestStopWaitsForTheCards(t *testing.T) {
 	t.Parallel()
 	for name, child := range map[string]string{

@@ -87,6 +87,8 @@ func TestWorkdirOverSSH(t *testing.T) {
 
 // Fleet behaviour 74
 // Quotes are lost, or doubled, between two shells and a wrapper.
+//
+// Case B19.
 func TestQuotingThroughEveryShell(t *testing.T) {
 	t.Parallel()
 	words := []string{"--c", `{"method":"x","k":7}`, "/weights/my model's $HOME", "a`id`$(id)", "two\nlines", "", "*", `\`, "é"}
@@ -158,6 +160,8 @@ func remoteEnd(w *world) *Launcher {
 }
 
 // An ssh that never returns is ended, with all that it has started.
+//
+// Case B18.
 func TestSSHThatHangs(t *testing.T) {
 	t.Parallel()
 	w := remote(t, "hangs", serving, 500*time.Millisecond)

@@ -71,7 +71,7 @@ func TestRouterKilledWhileItLaunchesAndStops(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(time.Duration(rand.IntN(400)) * time.Millisecond) // any moment will do
+		wait(t.Context(), time.Duration(rand.IntN(400))*time.Millisecond) // any moment will do
 		r.p.Kill()
 		orders.Wait()
 		text, err := os.ReadFile(state)

@@ -117,7 +117,7 @@ func (b *bringer) run(ctx context.Context, s slot, r *rand.Rand) {
 		if k.lasts {
 			// A signal takes a moment; until then it looks healthy.
 			for deadline := time.Now().Add(10 * time.Second); healthy(s.url) && time.Now().Before(deadline); {
-				time.Sleep(time.Millisecond)
+				wait(ctx, time.Millisecond)
 			}
 		}
 		b.repair(s)
@@ -137,7 +137,9 @@ func (b *bringer) begin(t trouble) int {
 // repair waits until the slot's replica serves again. What the router leaves to an
 // operator is ordered: a second try to stop, and a launch.
 func (b *bringer) repair(s slot) {
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); <-again.C {
 		v, err := b.rig.view()
 		if err != nil {
 			continue
