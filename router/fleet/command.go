@@ -136,6 +136,7 @@ func (l Launch) remoteLaunch() string {
 	}
 	steps := []string{
 		"mkdir -p " + quote(h.LogDir),
+		ours(h.LogDir),
 		fmt.Sprintf("{ ! grep -qxF -e %s %s 2>/dev/null || { echo stopped meanwhile >&2; exit 1; }; }", quote(l.Instance), quote(l.stoppedPath())),
 		fmt.Sprintf("printf '=== %%s %%s\\n' \"$(date -u +%%Y-%%m-%%dT%%H:%%M:%%SZ)\" %s >>%s", quote(l.header()), log),
 	}
@@ -155,6 +156,12 @@ func (l Launch) remoteLaunch() string {
 	steps = append(steps, fmt.Sprintf("{ %s >>%s 2>&1 </dev/null & start=$(sed 's/.*) //' /proc/$!/stat 2>/dev/null | cut -d' ' -f20); echo \"$! ${start:-0} %s\" >%s || exit %d; }",
 		quoteAll(run), log, l.Instance, quote(l.PidPath()), uncertainStatus))
 	return strings.Join(steps, " && ")
+}
+
+// ours is a step that goes on if a folder is the user's own and nobody else may
+// write there: the pid file in it says what a stop ends.
+func ours(folder string) string {
+	return fmt.Sprintf("{ { [ -O %[1]s ] && [ -z \"$(find %[1]s/. -maxdepth 0 -perm -2)\" ]; } || { echo log_dir is not this user\\'s alone >&2; exit 1; }; }", quote(folder))
 }
 
 // ReachCommand does nothing on the host, over ssh.

@@ -78,7 +78,7 @@ func TestLaunchCommandOverSSH(t *testing.T) {
 	require.NoError(t, err)
 	line := strings.Split(string(words), "\x00")
 	require.Equal(t, []string{"env", "PYPTO_FLEET_SLOT=/l d/n-d0.pid", "sh", "-c"}, line[:4])
-	assert.Equal(t, `mkdir -p '/l d' && { ! grep -qxF -e i1 '/l d/n-d0.stopped' 2>/dev/null || { echo stopped meanwhile >&2; exit 1; }; }`+
+	assert.Equal(t, `mkdir -p '/l d' && { { [ -O '/l d' ] && [ -z "$(find '/l d'/. -maxdepth 0 -perm -2)" ]; } || { echo log_dir is not this user\'s alone >&2; exit 1; }; } && { ! grep -qxF -e i1 '/l d/n-d0.stopped' 2>/dev/null || { echo stopped meanwhile >&2; exit 1; }; }`+
 		` && printf '=== %s %s\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" 'launch i1: pypto-serving --model '\''/m odel'\'' --devices 0,1 `+serveTail+`' >>'/l d/n-d0.log'`+
 		` && cd '/w d'`+
 		` && { command -v setsid >/dev/null || { printf '%s: command not found\n' setsid >&2; exit 127; }; }`+

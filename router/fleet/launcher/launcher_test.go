@@ -194,6 +194,8 @@ func TestCloseLeavesTheReplica(t *testing.T) {
 func TestLocalLaunchThatIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, serving, Options{})
+	open := t.TempDir()
+	require.NoError(t, os.Chmod(open, 0o777))
 	for name, c := range map[string]struct {
 		fields map[string]any
 		want   string
@@ -203,6 +205,7 @@ func TestLocalLaunchThatIsRefused(t *testing.T) {
 		"no such folder":  {map[string]any{"workdir": "/no/such/folder"}, "/no/such/folder"},
 		"no folder":       {map[string]any{"workdir": w.server}, "is none"},
 		"no log":          {map[string]any{"log_dir": filepath.Join(w.server, "below a file")}, "folder of the log"},
+		"anybody's logs":  {map[string]any{"log_dir": open}, "nobody else may write to it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := w.launch(t, c.fields)

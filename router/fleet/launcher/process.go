@@ -34,6 +34,9 @@ func (l *Launcher) start(x fleet.Launch, exited func(error)) error {
 	if err := os.MkdirAll(filepath.Dir(c.Log), 0o755); err != nil {
 		return fmt.Errorf("folder of the log: %w", err)
 	}
+	if err := ours(filepath.Dir(c.Log)); err != nil {
+		return err
+	}
 	log, err := os.OpenFile(c.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return fmt.Errorf("log: %w", err)
@@ -63,6 +66,20 @@ func (l *Launcher) start(x fleet.Launch, exited func(error)) error {
 		_ = cmd.Process.Release()
 		return pid, nil
 	})
+}
+
+// ours refuses a folder that is not the user's own or that everybody may write to:
+// the pid file in it says what a stop ends.
+func ours(folder string) error {
+	info, err := os.Stat(folder)
+	if err != nil {
+		return fmt.Errorf("folder of the log: %w", err)
+	}
+	owner := int(info.Sys().(*syscall.Stat_t).Uid)
+	if owner != os.Geteuid() || info.Mode().Perm()&0o002 != 0 {
+		return fmt.Errorf("log_dir %s has mode %v and owner %d: it must belong to user %d, and nobody else may write to it; set log_dir to another folder", folder, info.Mode().Perm(), owner, os.Geteuid())
+	}
+	return nil
 }
 
 // startTime tells a process from a later one with its number; "0" if it cannot

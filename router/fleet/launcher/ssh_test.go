@@ -194,10 +194,14 @@ func TestSSHThatLeavesItsOutputOpen(t *testing.T) {
 func TestRemoteStepThatFails(t *testing.T) {
 	t.Parallel()
 	w := remote(t, "runs", serving, 0)
+	open := filepath.Join(t.TempDir(), "it's open")
+	require.NoError(t, os.Mkdir(open, 0o700))
+	require.NoError(t, os.Chmod(open, 0o777))
 	for name, c := range map[string]struct {
 		fields map[string]any
 		want   string
 	}{
+		"anybody's logs":        {map[string]any{"log_dir": open}, "log_dir is not this user's alone"},
 		"no folder for the log": {map[string]any{"log_dir": filepath.Join(w.server, "below a file")}, "mkdir"},
 		"no working directory":  {map[string]any{"workdir": "/no/such/folder"}, "/no/such/folder"},
 		"no program":            {map[string]any{"program": []string{"no-such-server"}}, "exit status 127: no-such-server: command not found"},
