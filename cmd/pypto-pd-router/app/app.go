@@ -54,8 +54,8 @@ func Run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 // run binds the port first, so that a taken one is an error before anything
 // else is started.
 func run(ctx context.Context, f flags, c *config.Config, files files, env []string, stdout, stderr io.Writer) (err error) {
-	signals, release := catchHangUps()
-	defer release()
+	hangUps := program.CatchHangUps()
+	defer hangUps.Release()
 	address := net.JoinHostPort(f.Host, strconv.Itoa(f.Port))
 	listener, err := edge.Listen(edge.ServerConfig{
 		Address: address, Certificate: files.certificate, MaxBody: f.MaxBody, MaxConnections: f.MaxConnections, Refuse: relay.Refuse, Log: f.Logger(stderr),
@@ -99,7 +99,7 @@ func run(ctx context.Context, f flags, c *config.Config, files files, env []stri
 	})
 	serving.Go(func() { r.Run(life) })
 	serving.Go(func() {
-		hangUps(life, signals, func() error { return errors.Join(files.reload(log), reread(f.PDConfig, r)) }, log)
+		hangUps.Each(life, log, func() error { return errors.Join(files.reload(log), reread(f.PDConfig, r)) })
 	})
 	served := make(chan error, 1)
 	serving.Go(func() { served <- r.Serve(listener) })

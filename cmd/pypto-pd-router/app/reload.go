@@ -1,13 +1,9 @@
 package app
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/hw-native-sys/pypto-pd/pd/config"
 	"github.com/hw-native-sys/pypto-pd/pd/control"
@@ -69,25 +65,3 @@ func (f files) reload(log *slog.Logger) error {
 
 // reread takes the next version of pd.json in.
 func reread(path string, r *pdrouter.Router) error { return r.Reload(config.Load(path)) }
-
-// hangUps calls reload for every SIGHUP until the context ends.
-func hangUps(ctx context.Context, signals chan os.Signal, reload func() error, log *slog.Logger) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-signals:
-			if err := reload(); err != nil {
-				log.Error("not everything could be read again; that stays as it was", "error", err)
-			}
-		}
-	}
-}
-
-// catchHangUps keeps SIGHUP from ending the process until stop is called. One
-// that comes before there is a router waits.
-func catchHangUps() (signals chan os.Signal, stop func()) {
-	signals = make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGHUP)
-	return signals, func() { signal.Stop(signals) }
-}

@@ -58,8 +58,8 @@ func (f *flags) remember() (r remembered, err error) {
 // run starts everything and waits for the end. The port is bound before anything
 // else is started, so that a taken one is an error and no more.
 func (f *flags) run(ctx context.Context, s setup, env []string, stdout, stderr io.Writer) (code int) {
-	signals, release := catchHangUps()
-	defer release()
+	hangUps := program.CatchHangUps()
+	defer hangUps.Release()
 	memory, err := f.remember()
 	if err != nil {
 		return refuse(stderr, program.Failed, err)
@@ -107,7 +107,7 @@ func (f *flags) run(ctx context.Context, s setup, env []string, stdout, stderr i
 	served := make(chan error, 1)
 	serving.Go(func() { pool.Run(life) })
 	serving.Go(func() { served <- server.Serve(router.Handle) })
-	serving.Go(func() { live.hangUps(life, signals) })
+	serving.Go(func() { hangUps.Each(life, log, live.reload) })
 	f.announce(s, server, boot, env, stdout, log)
 	select {
 	case <-ctx.Done():

@@ -54,9 +54,8 @@ func Run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int 
 // run binds every port before it allocates anything, then serves.
 func run(ctx context.Context, s settings, entry *pdEntry, env []string, stdout, stderr io.Writer) error {
 	if entry != nil {
-		signals, release := catchHangUps()
-		defer release()
-		entry.hangUps = signals
+		entry.hangUps = program.CatchHangUps()
+		defer entry.hangUps.Release()
 	}
 	steps := s.startup(stderr)
 	steps.model(s)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hw-native-sys/pypto-pd/adapter"
 	"github.com/hw-native-sys/pypto-pd/cmd/pdnode"
+	"github.com/hw-native-sys/pypto-pd/cmd/program"
 	"github.com/hw-native-sys/pypto-pd/mooncake"
 	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/config"
@@ -33,7 +34,7 @@ type pdEntry struct {
 	provider transfer.Provider
 	options  string
 	secret   *control.Secret // nil unless --control-secret-file names one
-	hangUps  chan os.Signal
+	hangUps  *program.HangUps
 }
 
 // loadEntry reads pd.json and settles host, port and provider. Every error is
@@ -102,7 +103,7 @@ func readFaults(path string) ([]simulator.Fault, error) {
 // pdNode is one side of a pair with the reference engine.
 type pdNode struct {
 	settings settings
-	hangUps  chan os.Signal
+	hangUps  *program.HangUps
 	node     *pdnode.Node
 	engine   *reference.Engine
 	moved    movedBytes
@@ -182,7 +183,9 @@ func (n *pdNode) run(ctx context.Context) {
 	engine, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var beside sync.WaitGroup
 	beside.Go(func() { n.engine.Run(engine, n.node.Shell) })
-	beside.Go(func() { n.reread(engine) })
+	beside.Go(func() {
+		n.hangUps.Each(engine, n.node.Log, func() error { return n.node.Reload(config.Load(n.settings.PDConfig)) })
+	})
 	n.node.Serve(ctx)
 	stop()
 	beside.Wait()
