@@ -578,3 +578,19 @@ func TestReloadOfALivingPool(t *testing.T) {
 	require.ErrorContains(t, p.Reload(recut, quick(1, 1)), "clashes")
 	assert.Len(t, p.Snapshot().Replicas, 2, "nothing changed")
 }
+
+func TestEveryRecordIsReservedBeforeAnythingIsAsked(t *testing.T) {
+	stores, _ := stateful(t, func(c *Config) StateFile { return recordOf(c, "") })
+	c, err := Parse(fmt.Appendf(nil, `{"hosts":[{"name":"n","devices":[0],"port_base":%d,"model":"m"}]}`, freePorts(t, 1)))
+	require.NoError(t, err)
+	o := PoolOptions{Config: c, Options: quick(1, 1), Boot: "b"}
+	stores(&o, nil)
+	p, err := NewPool(o) // and nobody runs it
+	require.NoError(t, err)
+	assert.Equal(t, map[string]Reason{"n-d0": UnreachableReason}, p.Snapshot().Unconfirmed)
+	_, _, err = p.order("", true)
+	require.ErrorIs(t, err, ErrPoolFull)
+	assert.Zero(t, p.Snapshot().Stats.ProbesFailed)
+	p.stop()
+	p.tasks.Wait()
+}
