@@ -230,6 +230,9 @@ func TestCommandsOfTheDocumentsWork(t *testing.T) {
 
 func bash(t *testing.T, dir, script string) *cluster.Process {
 	t.Helper()
+	if strings.Contains(script, "curl ") {
+		cluster.Tool(t, "curl", "curl")
+	}
 	t.Helper()
 	return cluster.Spawn(t, cluster.Command{
 		Label: "bash", Program: "bash", Args: []string{"-euo", "pipefail", "-c", takeJobsAlong + script}, Dir: dir, Orphaned: syscall.SIGTERM,

@@ -2,7 +2,6 @@ package embed
 
 import (
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -16,8 +15,7 @@ import (
 // it or the library had from malloc. The memory of Go is not seen by valgrind;
 // tests/embed/testdata/valgrind.supp names what of its start is reported.
 func TestHostInCHasNoLeak(t *testing.T) {
-	valgrind, err := exec.LookPath("valgrind")
-	require.NoError(t, err, "install valgrind (.ci/run does)")
+	valgrind := cluster.Tool(t, "valgrind", "valgrind")
 	path, c := cluster.WriteConfig(t, cluster.Options{HandoffSeconds: 60})
 	suppressions, err := filepath.Abs("testdata/valgrind.supp")
 	require.NoError(t, err)

@@ -83,7 +83,7 @@ func (h server) command(t *testing.T, path string, e config.Entry) cluster.Comma
 	case python, owners:
 		script, err := filepath.Abs("../../examples/embed_python/host.py")
 		require.NoError(t, err)
-		c.Program = "python3"
+		c.Program = cluster.Tool(t, "python3", "python3")
 		c.Args = append([]string{script, "--library", library(t), "--host", e.Host, "--port", strconv.Itoa(e.Port)}, common...)
 		if h == owners {
 			c.Args = append(c.Args, "--owners", t.TempDir())

@@ -33,6 +33,7 @@ type Network struct {
 // make any.
 func Networks(t testing.TB, n int) []*Network {
 	t.Helper()
+	Tool(t, "ip", "iproute2")
 	if out, err := exec.Command("unshare", "--net", "true").CombinedOutput(); err != nil {
 		t.Skipf("the system refuses a network namespace: %v %s", err, out)
 	}

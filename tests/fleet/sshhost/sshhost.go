@@ -43,15 +43,14 @@ type Host struct {
 }
 
 // Start makes n hosts. The test is skipped where it is not root's, or where the
-// system refuses networks; without an ssh server it fails.
+// system refuses networks, or has no ssh server.
 func Start(t testing.TB, n int) *Lab {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root may make other machines")
 	}
-	if _, err := os.Stat(sshd); err != nil {
-		t.Fatalf("the tests need an ssh server (Debian: openssh-server): %v", err)
-	}
+	cluster.Tool(t, "ssh", "openssh-client")
+	cluster.Tool(t, sshd, "openssh-server")
 	networks := cluster.Networks(t, n)
 	l := &Lab{dir: t.TempDir()}
 	l.Key, l.WrongKey = l.keygen(t, "key"), l.keygen(t, "wrong")
