@@ -65,10 +65,10 @@ type installed struct {
 
 // submitted is one accepted chunk until it is settled.
 type submitted struct {
-	record     *record
-	id         pd.ChunkID
-	units      []*unit
-	open       int
+	record *record
+	id     pd.ChunkID
+	units  []*unit
+	open   int
 	// reading counts the outcomes that left the source in use.
 	reading int
 }
