@@ -14,12 +14,14 @@ import (
 )
 
 const (
-	// pollWait is how long one call polls before Go looks around: a batch that
-	// comes meanwhile waits as long.
-	pollWait = 600 * time.Microsecond
-	// quietLeast is the pause from which on Go makes the pauses between polls, so
-	// that a submit ends them; shorter ones are made in C. quietMost is the longest.
-	quietLeast = time.Millisecond
+	// pollWait is how long one call polls before Go looks around; a submit ends it
+	// earlier. Each return wakes the Go runtime's own watch on such calls.
+	pollWait = 10 * time.Millisecond
+	// quietAfter is how long nothing happens before polls become rare: a stalled
+	// peer shall not cost a part of a core. The pauses are then one part in quietShare
+	// of the time for which nothing happened, and at most quietMost.
+	quietAfter = 200 * time.Millisecond
+	quietShare = 100
 	quietMost  = 50 * time.Millisecond
 	// maxOpens bounds the calls that may block in the library for a minute.
 	maxOpens = 16
@@ -96,6 +98,7 @@ func (l *life) poll() {
 	defer close(l.done)
 	// Never unlocked: what freed batches leave behind in the thread goes with it.
 	runtime.LockOSThread()
+	te.Yielding()
 	var reports []te.Report
 	pause := time.NewTimer(time.Hour)
 	defer pause.Stop()
@@ -128,11 +131,11 @@ func (l *life) poll() {
 		if l.expire(now) || len(reports) > 0 {
 			last = now
 		}
-		rest := now.Sub(last) / te.PauseShare
-		if rest < quietLeast {
+		quiet := now.Sub(last)
+		if quiet < quietAfter {
 			continue
 		}
-		pause.Reset(min(rest, quietMost))
+		pause.Reset(min(quiet/quietShare, quietMost))
 		select {
 		case <-l.stop:
 			return

@@ -1,7 +1,9 @@
 //go:build cgo && linux
 
+#define _GNU_SOURCE
 #include "shim.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -102,19 +104,33 @@ static int poll_one(const pypto_te_table *t, void *engine, pypto_te_batch *b) {
 	return !told || b->freed;
 }
 
-int pypto_te_poll(const pypto_te_table *t, void *engine, pypto_te_batch **live, size_t count, int64_t wait_nanos, int64_t quiet_nanos) {
-	for (int64_t waited = 0;;) {
+int pypto_te_yielding(void) {
+	struct sched_param none = {0};
+	return sched_setscheduler(0, SCHED_BATCH, &none);
+}
+
+static int64_t monotonic(void) {
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+int pypto_te_poll(const pypto_te_table *t, void *engine, pypto_te_batch **live, size_t count, const uint32_t *news, uint32_t seen,
+                  int64_t wait_nanos, int64_t quiet_nanos) {
+	int64_t begin = monotonic();
+	for (;;) {
 		int changed = 0;
 		for (size_t i = 0; i < count; i++) {
 			live[i]->changed = (uint8_t)poll_one(t, engine, live[i]);
 			changed += live[i]->changed;
 		}
-		if (changed > 0 || waited >= wait_nanos) return changed;
+		int64_t waited = monotonic() - begin;
+		if (changed > 0 || waited >= wait_nanos || __atomic_load_n(news, __ATOMIC_ACQUIRE) != seen) return changed;
 		int64_t pause = (quiet_nanos + waited) / PYPTO_TE_PAUSE_SHARE;
-		if (pause < PYPTO_TE_PAUSE_LEAST) pause = PYPTO_TE_PAUSE_LEAST;
+		int64_t least = PYPTO_TE_PAUSE_LEAST * (int64_t)(count < PYPTO_TE_PAUSE_BATCHES ? count : PYPTO_TE_PAUSE_BATCHES);
+		if (pause < least) pause = least;
 		if (pause > PYPTO_TE_PAUSE_MOST) pause = PYPTO_TE_PAUSE_MOST;
 		struct timespec nap = {0, (long)pause};
 		nanosleep(&nap, NULL);
-		waited += pause;
 	}
 }

@@ -29,11 +29,20 @@ int pypto_te_submit(const pypto_te_table *t, void *engine, pypto_te_batch *b, in
 
 /* The pause between two looks is one part in PAUSE_SHARE of the time for which
  * nothing has happened, within bounds, in nanoseconds: what has taken long is
- * noticed a little later, and polling leaves the library's threads their cores. */
-enum { PYPTO_TE_PAUSE_SHARE = 64, PYPTO_TE_PAUSE_LEAST = 5000, PYPTO_TE_PAUSE_MOST = 1000000 };
+ * noticed a little later, and polling leaves the library's threads their cores. A
+ * shorter one than PAUSE_LEAST would take as long, with the kernel's timer slack.
+ * Where several batches are under way, up to PAUSE_BATCHES times that: the others
+ * go on meanwhile. */
+enum { PYPTO_TE_PAUSE_SHARE = 16, PYPTO_TE_PAUSE_LEAST = 50000, PYPTO_TE_PAUSE_BATCHES = 4, PYPTO_TE_PAUSE_MOST = 1000000 };
 
-/* Asks for all batches again and again until one changed or wait_nanos are over;
- * quiet_nanos is for how long nothing had happened before. */
-int pypto_te_poll(const pypto_te_table *t, void *engine, pypto_te_batch **live, size_t count, int64_t wait_nanos, int64_t quiet_nanos);
+/* The calling thread interrupts nobody when it wakes up, if the system allows it;
+ * 0 if it does. */
+int pypto_te_yielding(void);
+
+/* Asks for all batches again and again until one changed, *news is not seen any
+ * more, or wait_nanos are over; quiet_nanos is for how long nothing had happened
+ * before. */
+int pypto_te_poll(const pypto_te_table *t, void *engine, pypto_te_batch **live, size_t count, const uint32_t *news, uint32_t seen,
+                  int64_t wait_nanos, int64_t quiet_nanos);
 
 #endif

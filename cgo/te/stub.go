@@ -45,5 +45,8 @@ func (e *Engine) Submit(Opcode, []Request, handle.Handle) error { return dl.ErrN
 // Live is 0.
 func (e *Engine) Live() int { return 0 }
 
+// Yielding does nothing.
+func Yielding() {}
+
 // Poll has nothing to say.
 func (e *Engine) Poll(dst []Report, _, _ time.Duration) []Report { return dst }

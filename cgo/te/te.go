@@ -11,11 +11,6 @@ import (
 // at the whole batch, so its cost grows with the square of this.
 const MaxTasks = 256
 
-// PauseShare says how long Poll pauses between two looks: one part in so many of the
-// time for which nothing has happened. What took long is noticed that much later,
-// and the library's own threads have the cores meanwhile.
-const PauseShare = 64
-
 // EnvLibrary is the variable that holds the library's path.
 const EnvLibrary = "PYPTO_MOONCAKE_LIBRARY"
 
