@@ -259,6 +259,7 @@ def main():
     a.add_argument("--tp", type=int, default=1)
     a.add_argument("--ep", type=int, default=2, help="number of ranks")
     a.add_argument("--owners", metavar="FOLDER", help="keep the memory in one process per rank; sockets and memory files go there")
+    a.add_argument("--control-secret-file", help="file with the secret that routers and all nodes have")
     args = a.parse_args()
     revision = hashlib.sha256(args.model.encode()).hexdigest()
     config = {
@@ -268,6 +269,8 @@ def main():
     }
     if args.owners:
         config["owners"] = [os.path.join(args.owners, "rank%d.sock" % rank) for rank in range(args.ep)]
+    if args.control_secret_file:
+        config["control_secret_file"] = args.control_secret_file
     node = pd.Node(args.library, config)
     owners, files = start_owners(args, node) if args.owners else ([], None)
     server = Server(node, toy.Cache(node, args.tp, files), args.pd_role, revision)

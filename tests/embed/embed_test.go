@@ -2,10 +2,14 @@ package embed
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/hw-native-sys/pypto-pd/pd"
+	"github.com/hw-native-sys/pypto-pd/pd/config"
 	"github.com/hw-native-sys/pypto-pd/tests/e2e/cluster"
 )
 
@@ -35,6 +39,28 @@ func TestForeignPrefillGivesTheCombinedText(t *testing.T) {
 			p.end(t)
 		})
 	}
+}
+
+// A host in another language proves itself to nodes and router that share a secret,
+// and is refused without it.
+func TestForeignHostSharesTheControlSecret(t *testing.T) {
+	t.Parallel()
+	combined := cluster.SharedCombined(t)
+	secret := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(secret, []byte("0123456789abcdef0123456789abcdef"), 0o600))
+	path, c := cluster.WriteConfig(t, cluster.Options{HandoffSeconds: 20})
+	with := func(h server, e config.Entry) *cluster.Process {
+		command := h.command(t, path, e)
+		command.Args = append(command.Args, "--control-secret-file", secret)
+		return cluster.Spawn(t, command)
+	}
+	p := startRouter(t, path, with(python, c.Entries(pd.Prefill)[0]), with(serving, c.Entries(pd.Decode)[0]), "--control-secret-file", secret)
+	q := cluster.Completion{Prompt: cluster.Prompt("secret", 300), Max: 8}
+	require.Equal(t, combined.Text(t, q), cluster.MustComplete(t, p.url, q).Text)
+	status, _, err := cluster.Get("http://" + c.Entries(pd.Prefill)[0].ControlAddress() + "/pd/v2/node")
+	require.NoError(t, err)
+	require.Equal(t, 401, status, "whoever has no secret")
+	p.end(t)
 }
 
 // A foreign decode host answers with the fingerprint of the pages that it was

@@ -110,15 +110,15 @@ func start(t *testing.T, p, d server) *pair {
 }
 
 // startRouter starts the router over two nodes.
-func startRouter(t *testing.T, path string, prefill, decode *cluster.Process) *pair {
+func startRouter(t *testing.T, path string, prefill, decode *cluster.Process, flags ...string) *pair {
 	t.Helper()
 	out := &pair{prefill: prefill, decode: decode}
 	prefill.Ready(t)
 	decode.Ready(t)
 	port := cluster.Ports(t, 1)[0]
-	out.router = cluster.Spawn(t, cluster.Command{Label: "router", Program: cluster.Router, Args: []string{
+	out.router = cluster.Spawn(t, cluster.Command{Label: "router", Program: cluster.Router, Args: append([]string{
 		"--pd-config", path, "--port", strconv.Itoa(port), "--node-poll-interval", "100ms",
-	}})
+	}, flags...)})
 	out.router.Ready(t)
 	out.url = "http://127.0.0.1:" + strconv.Itoa(port)
 	cluster.Eventually(t, func() error {

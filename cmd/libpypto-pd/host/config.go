@@ -9,6 +9,7 @@ import (
 	"github.com/hw-native-sys/pypto-pd/adapter/dsv4"
 	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/config"
+	"github.com/hw-native-sys/pypto-pd/pd/control"
 	"github.com/hw-native-sys/pypto-pd/pd/strictjson"
 )
 
@@ -46,6 +47,9 @@ type Config struct {
 	// Owners are the sockets at which the owners of the ranks wait, where the
 	// memory is other processes'; then none is given to this one.
 	Owners []string `json:"owners,omitempty"`
+	// ControlSecretFile names the file with the secret that routers and all nodes
+	// have, if the deployment has one.
+	ControlSecretFile string `json:"control_secret_file,omitempty"`
 	// LogLevel is debug, info, warn (the default) or error; the log goes to stderr.
 	LogLevel string `json:"log_level,omitempty"`
 }
@@ -59,6 +63,7 @@ type settings struct {
 	contract pd.Contract
 	layout   adapter.Layout
 	level    slog.Level
+	secret   *control.Secret // nil without one
 }
 
 func (s *settings) logger(w io.Writer) *slog.Logger {
@@ -92,6 +97,11 @@ func readConfig(text []byte) (*settings, error) {
 	if s.RollingPolicy != "" {
 		if s.adapter, err = adapter.WithPolicy(s.adapter, s.RollingPolicy); err != nil {
 			return nil, invalid("rolling_policy: %v", err)
+		}
+	}
+	if s.ControlSecretFile != "" {
+		if s.secret, err = control.LoadSecret(s.ControlSecretFile); err != nil {
+			return nil, invalid("control_secret_file: %v", err)
 		}
 	}
 	if s.LogLevel == "" {
