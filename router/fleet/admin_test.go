@@ -188,8 +188,7 @@ func TestReplicasAreLaunchedAndRetiredOverHTTP(t *testing.T) {
 
 	// Its model is loaded.
 	s.world.set(func() { s.world.dead = false })
-	slot, ok := s.pool.machine.Slot("n-d0")
-	require.True(t, ok)
+	slot := s.pool.Snapshot().Slots[0]
 	s.world.serve(Launch{Slot: slot.Slot, Instance: slot.Instance}, 200)
 	require.Eventually(t, func() bool { return s.view("n-d0").routable() }, patience, time.Millisecond)
 
