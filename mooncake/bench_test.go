@@ -35,22 +35,25 @@ const (
 	benchBytes = 256 << 20
 	// tries is how often a process makes a pattern's transfers; all of them count.
 	tries = 5
-	// aim is what Go may cost: the throughput of C, and this much less.
-	aim = 0.95
+	// aim is what Go may cost over the real library: the throughput of C, and this
+	// much less. The test library takes a lock for each segment, so that its figures
+	// depend more on who runs when; it must not fall below standIn.
+	aim, standIn = 0.95, 0.8
 )
 
 // TestThroughputIsThatOfC compares this package with a C program over the same
 // library. Where the pages of a process lie moves its figures by a fifth, so that
-// every round has fresh processes, and C is compared with itself beside: that is
-// what the figures are worth. make bench-transfer runs it.
+// every round has fresh processes, and C is compared with itself beside. It fails if
+// the ratio is below what is wanted by more than its standard error. make bench-transfer
+// runs it.
 func TestThroughputIsThatOfC(t *testing.T) {
 	if *benchRounds == 0 {
 		t.Skip("make bench-transfer compares with C")
 	}
 	fake := needFakes(t)
-	library := fake.TransferEngine
+	library, least := fake.TransferEngine, standIn
 	if kept["PYPTO_MOONCAKE_LIBRARY"] != "" {
-		library = kept["PYPTO_MOONCAKE_LIBRARY"]
+		library, least = kept["PYPTO_MOONCAKE_LIBRARY"], aim
 	}
 	inC := func() *timed {
 		c := exec.Command(fake.Bench, library, strconv.Itoa(benchBytes))
@@ -88,14 +91,28 @@ func TestThroughputIsThatOfC(t *testing.T) {
 		}
 	}
 	for _, x := range patterns {
-		got := median(ratios[x])
-		fmt.Printf("%5d x %9d x %2d: Go %.2f GB/s, C %.2f GB/s, Go / C %.3f (%.2f - %.2f), C / C %.3f (%.2f - %.2f)\n",
-			x.count, x.bytes, x.times, median(rates[x][0]), median(rates[x][1]), got, slices.Min(ratios[x]), slices.Max(ratios[x]),
-			median(control[x]), slices.Min(control[x]), slices.Max(control[x]))
-		if got < aim {
-			t.Errorf("%d x %d x %d: ratio %.3f, want %.2f", x.count, x.bytes, x.times, got, aim)
+		got, gotError := mean(ratios[x])
+		own, ownError := mean(control[x])
+		fmt.Printf("%5d x %9d x %2d: Go %.2f GB/s, C %.2f GB/s (medians), Go / C %.3f +- %.3f, C / C %.3f +- %.3f\n",
+			x.count, x.bytes, x.times, median(rates[x][0]), median(rates[x][1]), got, gotError, own, ownError)
+		if got+gotError < least {
+			t.Errorf("%d x %d x %d: ratio %.3f +- %.3f, want %.2f", x.count, x.bytes, x.times, got, gotError, least)
 		}
 	}
+}
+
+// mean is the geometric mean of ratios and its standard error.
+func mean(ratios []float64) (mean, deviation float64) {
+	n := float64(len(ratios))
+	var sum, squares float64
+	for _, r := range ratios {
+		sum += math.Log(r)
+	}
+	for _, r := range ratios {
+		squares += (math.Log(r) - sum/n) * (math.Log(r) - sum/n)
+	}
+	mean = math.Exp(sum / n)
+	return mean, mean * math.Sqrt(squares/max(n-1, 1)/n)
 }
 
 func median(values []float64) float64 {
