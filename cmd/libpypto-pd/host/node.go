@@ -127,7 +127,7 @@ func (n *Node) Start(ctx context.Context) error {
 		Adapter: s.adapter, Contract: s.contract, Layout: s.layout, ServedModel: s.ServedModel, MaxModelTokens: s.MaxModelTokens,
 		PrefixCaching: s.PrefixCaching, AutoFence: s.AutoFence, Provider: provider, Options: options,
 		OwnerSockets: s.Owners, ControlSecret: s.secret,
-		NewArena:     func(r pd.Rank) (transfer.Arena, error) { return n.arenas[r], nil },
+		NewArena: func(r pd.Rank) (transfer.Arena, error) { return n.arenas[r], nil },
 		Engine: func(*pd.Contract, string, pdnode.Memory) (engine.PD, lease.Allocator) {
 			return orders{n}, n.memory
 		},
