@@ -191,8 +191,9 @@ func (p *Pool) passTime() {
 			continue
 		}
 		p.slots.Lock()
-		p.countTimeouts()
-		p.do(p.machine.Tick(time.Now()))
+		now := time.Now() // one for both, or a time-out could be missed by the count
+		p.countTimeouts(now)
+		p.do(p.machine.Tick(now))
 		due, ok := p.machine.Due()
 		p.slots.Unlock()
 		if ok {
@@ -203,8 +204,7 @@ func (p *Pool) passTime() {
 }
 
 // countTimeouts notes the launches that the next tick ends.
-func (p *Pool) countTimeouts() {
-	now := time.Now()
+func (p *Pool) countTimeouts(now time.Time) {
 	for _, s := range p.machine.slots {
 		if due := p.machine.due(s); s.state == Starting && !due.IsZero() && !now.Before(due) {
 			p.stats.LaunchTimeouts++
