@@ -271,7 +271,7 @@ func TestUnconfirmedSlotIsRetriedOrReleased(t *testing.T) {
 	assert.Equal(t, true, b["released"])
 	assert.Equal(t, false, b["stopped"])
 	assert.Equal(t, []any{"n-d0"}, b["capacity"].(map[string]any)["free_slots"])
-	assert.Contains(t, s.log.String(), `order="release by the operator's word"`)
+	s.logged(t, `order="release by the operator's word"`)
 	again := s.ask("DELETE", pathReplicas+"/n-d0?force=true", "")
 	assert.Contains(t, []int{404, 409}, again.status)
 }

@@ -181,6 +181,6 @@ func TestRouterOutOfDescriptorsBlamesNobody(t *testing.T) {
 	assert.Contains(t, body, `{"object":"error","message":"the router is out of connections",`)
 	s.idle()
 	assert.True(t, s.view("a").Ready)
-	assert.Contains(t, s.log.String(), "cause="+causeLocal)
+	s.logged(t, "cause="+causeLocal)
 	assert.Equal(t, 200, s.post(chatBody("")).status)
 }

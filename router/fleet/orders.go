@@ -188,15 +188,22 @@ func (p *Pool) orderRetirement(name string) (*outcome, error) {
 	// The waiter is there before the step, which may be the end already.
 	var o *outcome
 	if s.Instance != "" {
-		if o = p.retiring[s.Instance]; o == nil {
-			o = newOutcome()
-			p.retiring[s.Instance] = o
-		}
+		o = p.retirement(s.Instance)
 	}
 	if err := p.step(Event{Kind: RemoveOrdered, Slot: name}); err != nil {
 		return nil, err
 	}
 	return o, nil
+}
+
+// retirement is what all who wait for the end of an instance share.
+func (p *Pool) retirement(instance string) *outcome {
+	o := p.retiring[instance]
+	if o == nil {
+		o = newOutcome()
+		p.retiring[instance] = o
+	}
+	return o
 }
 
 // retired tells who waits how the retirement of an instance has ended.
@@ -306,12 +313,7 @@ func (p *Pool) Shutdown(ctx context.Context) error {
 		if s.Instance == "" || s.State == Unconfirmed {
 			continue
 		}
-		o := p.retiring[s.Instance]
-		if o == nil {
-			o = newOutcome()
-			p.retiring[s.Instance] = o
-		}
-		all = append(all, o)
+		all = append(all, p.retirement(s.Instance))
 	}
 	p.do(p.machine.Shutdown(time.Now()))
 	p.slots.Unlock()

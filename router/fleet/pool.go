@@ -52,7 +52,7 @@ type Pool struct {
 	statics []*static
 	kept    []StateEntry
 	members map[string]*Member // by instance
-	probers map[string]*prober // by instance, or staticKey
+	probers map[string]*prober // by instance, or by the key of a static
 	// launching and retiring are who waits for an instance.
 	launching map[string]*outcome
 	retiring  map[string]*outcome
@@ -190,17 +190,22 @@ func (p *Pool) passTime() {
 			p.table.Unlock()
 			continue
 		}
-		p.slots.Lock()
-		now := time.Now() // one for both, or a time-out could be missed by the count
-		p.countTimeouts(now)
-		p.do(p.machine.Tick(now))
-		due, ok := p.machine.Due()
-		p.slots.Unlock()
-		if ok {
+		if due, ok := p.tick(); ok {
 			// A millisecond above, so that what is due then is due.
 			timer.Reset(time.Until(due) + time.Millisecond)
 		}
 	}
+}
+
+// tick does what is due, and says when the next thing is. It wakes nobody: who
+// calls it waits for that time himself.
+func (p *Pool) tick() (due time.Time, ok bool) {
+	p.slots.Lock()
+	defer p.slots.Unlock()
+	now := time.Now() // one for both, or a time-out could be missed by the count
+	p.countTimeouts(now)
+	p.carryOut(p.machine.Tick(now))
+	return p.machine.Due()
 }
 
 // countTimeouts notes the launches that the next tick ends.
@@ -236,9 +241,23 @@ func (p *Pool) step(e Event) error {
 	return err
 }
 
-// do carries effects out, in order. What takes time goes to a task, which comes
-// back with a fact.
+// do carries effects out and has the timer look again at what is due.
 func (p *Pool) do(effects []Effect) {
+	p.carryOut(effects)
+	p.rearm()
+}
+
+// rearm has the timer look again at what is due.
+func (p *Pool) rearm() {
+	select {
+	case p.kick <- struct{}{}:
+	default:
+	}
+}
+
+// carryOut carries effects out, in order. What takes time goes to a task, which
+// comes back with a fact.
+func (p *Pool) carryOut(effects []Effect) {
 	saved := false
 	for len(effects) > 0 {
 		e := effects[0]
@@ -279,10 +298,6 @@ func (p *Pool) do(effects []Effect) {
 		}
 	}
 	p.reconcile()
-	select {
-	case p.kick <- struct{}{}:
-	default:
-	}
 }
 
 func (p *Pool) launchOf(e Effect) Launch {

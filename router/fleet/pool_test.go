@@ -594,3 +594,18 @@ func TestEveryRecordIsReservedBeforeAnythingIsAsked(t *testing.T) {
 	p.stop()
 	p.tasks.Wait()
 }
+
+// The timer that looks at what is due must not wake itself: an idle router would
+// use a whole core.
+func TestTheTimerDoesNotWakeItself(t *testing.T) {
+	p := startPool(t, 1, quick(1, 1), nil)
+	p.until("ready")
+	p.end()
+	for len(p.kick) > 0 {
+		<-p.kick
+	}
+	p.tick()
+	assert.Empty(t, p.kick)
+	p.do(nil)
+	assert.Len(t, p.kick, 1, "anybody else does wake it")
+}

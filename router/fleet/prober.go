@@ -319,6 +319,7 @@ func (p *Pool) observeStatic(s *static, k EventKind) {
 	}
 	if k == ProbeOK || !ready {
 		p.machine.Observe(s.member.Name, ready, time.Now())
+		p.rearm() // the guard may hold replacements no longer
 	}
 }
 

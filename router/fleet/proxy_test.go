@@ -102,7 +102,7 @@ func TestSessionIDIsOnEveryAnswer(t *testing.T) {
 		assert.Regexp(t, "^[0-9a-f]{32}$", a.session(), bad)
 		assert.Empty(t, a.header.Values("Set-Cookie"))
 	}
-	assert.Contains(t, s.log.String(), "length=200")
+	s.logged(t, "length=200")
 	assert.NotContains(t, s.log.String(), "xxxx")
 
 	// Streams, refusals of the replica, and refusals of the router.
@@ -256,7 +256,7 @@ func TestStreamThatBreaksUpstreamIsBrokenForTheClient(t *testing.T) {
 				assert.Greater(c, s.pool.Snapshot().Stats.ProbesOK, probes, "it is probed at once")
 			}, patience, time.Millisecond)
 			assert.True(t, s.view("a").routable(), "a break is no proof of death")
-			assert.Contains(t, s.log.String(), "cause=interrupted")
+			s.logged(t, "cause=interrupted")
 		})
 	}
 }
@@ -325,7 +325,7 @@ func TestClientThatLeavesEndsItsGeneration(t *testing.T) {
 				await(t, left)
 				s.idle()
 				assert.True(t, s.view("a").routable(), "a client's leaving is held against no replica")
-				assert.Contains(t, s.log.String(), "cause=client_gone")
+				s.logged(t, "cause=client_gone")
 			})
 		}
 	}
@@ -368,7 +368,7 @@ func TestRefusedConnectionIsTriedElsewhere(t *testing.T) {
 	s.pool.Suspect(s.pool.statics[int(home[0]-'a')].member)
 	require.Eventually(t, func() bool { return s.view(home).routable() }, patience, time.Millisecond)
 	assert.Equal(t, other, s.post(chatBody(""), "X-Session-Id: mine").servedBy(t), "it does not go back")
-	assert.Contains(t, s.log.String(), "retries=1")
+	s.logged(t, "retries=1")
 }
 
 func TestConnectRetriesAreBounded(t *testing.T) {
@@ -468,7 +468,7 @@ func TestRequestTimeoutIsEnforced(t *testing.T) {
 		assert.Equal(t, 200, a.status)
 		assert.Equal(t, "data: 1\n\n", a.body)
 		s.idle()
-		assert.Contains(t, s.log.String(), "cause=deadline")
+		s.logged(t, "cause=deadline")
 	})
 }
 
@@ -593,7 +593,7 @@ func TestAnswerThatIsNoHTTPIsHeldAgainstNobodyAtOnce(t *testing.T) {
 	assert.Equal(t, 502, a.status)
 	assert.Equal(t, "replica a gave an answer that cannot be read", errorOf(t, a))
 	s.idle()
-	assert.Contains(t, s.log.String(), "cause=malformed_answer")
+	s.logged(t, "cause=malformed_answer")
 }
 
 // Case B60: no spelling of a path is a way to another one.

@@ -179,6 +179,12 @@ type rigOptions struct {
 	secure bool
 }
 
+// logged waits for a text in the router's log: a request's line follows its answer.
+func (s *rig) logged(t *testing.T, text string) {
+	t.Helper()
+	require.Eventually(t, func() bool { return strings.Contains(s.log.String(), text) }, patience, time.Millisecond, "%s", text)
+}
+
 // newRig starts replicas a, b, c … and a router over them. Probes come once a minute
 // unless edit says otherwise, so that a test sees what requests do.
 func newRig(t *testing.T, o rigOptions) *rig {
