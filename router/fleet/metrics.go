@@ -4,7 +4,6 @@ import (
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/hw-native-sys/pypto-pd/pd/edge"
 	"github.com/hw-native-sys/pypto-pd/router/relay"
@@ -79,12 +78,7 @@ func (t times) observe(r *result) {
 type collector struct{ router *Router }
 
 func newMetrics(r *Router) edge.Handler {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(
-		collector{r}, r.stats.times.first, r.stats.times.whole,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-	)
-	return relay.MetricsHandler(registry)
+	return relay.MetricsHandler(collector{r}, r.stats.times.first, r.stats.times.whole)
 }
 
 // Describe implements prometheus.Collector.

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/hw-native-sys/pypto-pd/pd/edge"
 	"github.com/hw-native-sys/pypto-pd/router/relay"
@@ -80,12 +79,7 @@ func (t *times) prefilled(took time.Duration) { t.prefill.Observe(took.Seconds()
 type collector struct{ router *Router }
 
 func newMetrics(r *Router) edge.Handler {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(
-		collector{r}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-	)
-	registry.MustRegister(r.times.all()...)
-	return relay.MetricsHandler(registry)
+	return relay.MetricsHandler(append(r.times.all(), collector{r})...)
 }
 
 // Describe implements prometheus.Collector.

@@ -4,7 +4,6 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/hw-native-sys/pypto-pd/pd"
 	"github.com/hw-native-sys/pypto-pd/pd/edge"
@@ -67,22 +66,16 @@ func pageMetrics(out chan<- prometheus.Metric, usage map[pd.GroupName]lease.Usag
 	}
 }
 
-func handler(c collect) edge.Handler {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(c, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return relay.MetricsHandler(registry)
-}
-
 func replicaMetrics(r *replica) edge.Handler {
-	return handler(func(out chan<- prometheus.Metric) {
+	return relay.MetricsHandler(collect(func(out chan<- prometheus.Metric) {
 		engineMetrics(out, r.engine.Stats())
 		pageMetrics(out, r.engine.Pool().Usage())
 		gauge(out, metricActive, int(r.active.Load()))
-	})
+	}))
 }
 
 func pdMetrics(n *pdNode) edge.Handler {
-	return handler(func(out chan<- prometheus.Metric) {
+	return relay.MetricsHandler(collect(func(out chan<- prometheus.Metric) {
 		engineMetrics(out, n.engine.Stats())
 		v := n.node.Shell.Snapshot()
 		pageMetrics(out, v.Pages)
@@ -101,7 +94,7 @@ func pdMetrics(n *pdNode) edge.Handler {
 		counter(out, metricMoved, bytes)
 		counter(out, metricReserveHits, hits)
 		counter(out, metricDropped, int64(n.node.Dropped()))
-	})
+	}))
 }
 
 // movedBytes counts what the data plane has settled, and what it did not have to
